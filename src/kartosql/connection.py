@@ -171,7 +171,7 @@ class Connection:
         return self._session.tables()
 
     def watch_progress(self) -> None:
-        """Let the engine keep account of how far statements are, which ``Query.progress`` tells."""
+        """Let the engine keep account of how far statements are, for ``Query.progress``."""
         self._session.runtime.watched = True
 
     def interrupt(self) -> None:
@@ -366,7 +366,7 @@ class Connection:
         return cubes.update_cube(operation, cube, data, removal=removal, datasets=datasets, metadata=metadata)
 
     def remove_partitions(self, cube: Cube | str, conditions: Any, datasets: Names | None = None) -> Report:
-        """Remove the partitions of a cube for whose values all conditions hold, and tell how many per dataset.
+        """Remove the partitions of a cube for whose values all conditions hold, and return how many per dataset.
 
         ``conditions`` are as for ``query_cube``, over partition columns of the cube; without any everything is removed.
         From each dataset goes what fits the conditions on the partition columns that it has; a dataset that has none of
@@ -377,7 +377,7 @@ class Connection:
         return cubes.remove_partitions(operation, cube, self._removal(operation, cube, conditions), datasets)
 
     def delete_cube(self, cube: Cube | str, datasets: Names | None = None) -> Report:
-        """Delete datasets of a cube, by default all of them, and tell how many files per dataset.
+        """Delete datasets of a cube, by default all of them, and return how many files per dataset.
 
         Raises ``unknown-table`` and ``unknown-dataset``.
         """
@@ -484,7 +484,7 @@ class Connection:
     def create_index(self, table: str, columns: Names, *, spark: Any = None) -> dict[str, Any]:
         """Build inverted indices of columns of a dataset, ``cube.dataset`` or the uuid of one.
 
-        NULLs are in no index; a KartosqlWarning tells where the originals would then refuse to append to a cube. With a
+        NULLs are in no index; a KartosqlWarning says where the originals would then refuse to append to a cube. With a
         session of Spark its executors read the files; True takes the one that is active, or starts one. Raises
         ``unknown-table``, ``unknown-column`` and ``invalid-data`` for columns that cannot be indexed.
         """
@@ -498,7 +498,7 @@ class Connection:
         return upkeep.change_index(self._session, table, columns, drop=True)
 
     def cleanup_cube(self, cube: Cube | str, *, dry_run: bool = False) -> Report:
-        """Remove files below the datasets of a cube that belong to nothing, and tell which per dataset.
+        """Remove files below the datasets of a cube that belong to nothing, and return which per dataset.
 
         A file is marked when it is seen first, and removed by a run that comes ``grace_period`` later: ``marked`` files
         wait, ``removed`` ones are gone, ``files`` lists both, and ``bytes`` is the size of all. What crashed changes of
@@ -521,7 +521,7 @@ class Connection:
         progress: Tell | None = None,
         spark: Any = None,
     ) -> dict[str, Any]:
-        """Merge small files of each partition into one of up to ``target_bytes``, and tell what came of it.
+        """Merge small files of each partition into one of up to ``target_bytes`` and return what came of it.
 
         Of rows of one cell the last version stays, as queries see it; rows of plain datasets stay all. Runs of less
         than ``min_files`` files are left alone, and so are ``skipped`` files that hold a cell twice. ``cube`` is a
@@ -543,7 +543,7 @@ class Connection:
         overwrite: bool = False,
         spark: Any = None,
     ) -> Report:
-        """Copy a cube to another store, or under another name, and tell what was written per new dataset.
+        """Copy a cube to another store, or under another name, and return what was written per new dataset.
 
         ``target`` is the URL of a store, a connection or a Store; a local folder is made if need be. ``name`` is the
         new prefix, ``datasets`` says which datasets are copied, and maps them to their new names if it is a dictionary.
@@ -562,10 +562,10 @@ class Connection:
     def copy_dataset(
         self, dataset: str, target: CopyTarget, *, name: str | None = None, overwrite: bool = False, spark: Any = None
     ) -> dict[str, Any]:
-        """Copy a dataset to another store, or under another name, and tell what was written.
+        """Copy a dataset to another store, or under another name, and return what was written.
 
         ``dataset`` is a uuid or ``cube.dataset``, ``name`` the new uuid. A dataset of a cube joins the cube that the
-        target has, as by ``copy_cube``; where there is none it stands alone. Raises what ``copy_cube`` raises.
+        target has, as by ``copy_cube``; without one it is a plain dataset. Raises what ``copy_cube`` raises.
         """
         operation = self._session.operation("copy_dataset", target=_where(target), spark=spark)
         return copy.copy_dataset(self._session.snapshot(), dataset, operation, name=name, overwrite=overwrite)
@@ -573,7 +573,7 @@ class Connection:
     def collect_stats(self, cube: Cube | str, datasets: Names | None = None) -> dict[str, dict[str, int]]:
         """Return ``blobsize`` in bytes, ``files``, ``partitions`` and physical ``rows`` of a cube's datasets.
 
-        Rows that were overwritten are counted, as they still stand in the files. Raises
+        Rows that were overwritten are counted, as they are still in the files. Raises
         ``unknown-table``, ``unknown-dataset``, ``missing-file`` and ``corrupt-file``.
         """
         return upkeep.stats(self._session, cube, datasets)
@@ -631,7 +631,7 @@ class Connection:
 
         Files that are missing or torn, schemas, partition values and indices that do not fit the data, cells that a
         file holds twice, and commits that another program dropped are found; how many rows were overwritten and files
-        belong to nothing is told. With ``full`` every page of every file is read and its checksum verified. With
+        belong to nothing is reported. With ``full`` every page of every file is read and its checksum verified. With
         ``repair`` what is ``repairable`` is mended, and ``repaired`` then. Raises ``unknown-table``, and what commits
         raise for a repair.
         """
@@ -649,7 +649,7 @@ class Connection:
         return datasets.restore(self._session.operation("restore"), table, version)
 
     def publish(self, table: str, url: str | os.PathLike[str], type: str = "delta") -> dict[str, Any]:  # noqa: A002
-        """Make a folder a table that other engines read, over the data files of a dataset as it stands now.
+        """Make a folder a table that other engines read, over the data files of a dataset as of now.
 
         ``type`` is that of the table, ``"delta"``. No data file is written or moved: the next version of the table
         names the files that are there and what is known of them. Of a dataset of a cube, rows that later ones hide

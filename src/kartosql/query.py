@@ -80,7 +80,7 @@ class Attempt:
     not_spark: str | None = None  # why Spark cannot run the query, though it was chosen
 
     def fallback(self, error: KartosqlError, *, chose_spark: bool) -> Attempt | None:
-        """Return the attempt to make after this one ended with an error, None if there is none left.
+        """Return the attempt to make after this one ended with an error, or None.
 
         ``chose_spark`` says whether it ran on Spark without being asked to. Each attempt gives up one
         assumption more than the one before, so they come to an end.

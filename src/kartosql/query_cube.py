@@ -203,7 +203,7 @@ def conditions_of(session: Session, sql: str, parameters: Parameters) -> Conjunc
 
 
 def _exactly(condition: Planned) -> Predicate | None:
-    """Return a predicate that is TRUE for the very same rows, None if there is none."""
+    """Return a predicate that is TRUE for the very same rows, or None."""
     if isinstance(condition, Opaque):
         return condition.says()
     if not isinstance(condition, Group):

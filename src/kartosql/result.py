@@ -44,7 +44,7 @@ class Query:
     """The result of a statement.
 
     A SELECT is lazy: it runs when rows are asked for, and ``arrow()`` and what builds on it
-    keeps them. ``stats`` tells afterwards what was really read.
+    keeps them. ``stats`` says afterwards what was really read.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Query:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the statement is, from any thread; None if it does not run, or cannot tell."""
+        """How far the statement is, from any thread; None if it does not run, or unknown."""
         return None
 
     def explain(self) -> ScanReport:

@@ -40,7 +40,7 @@ Repartition = bool | Literal["range"]
 class Session:
     """A store, settings, what is registered or attached, and what is kept: metadata, plans, engines.
 
-    ``is_of_owner`` tells whether who writes the statements may do what who opened the connection may.
+    ``is_of_owner`` says whether who writes the statements may do what who opened the connection may.
     """
 
     store: Store

@@ -106,7 +106,7 @@ def _cache(value: Any) -> Any:
 
 
 def _is_doubtful_zone(value: str) -> bool:
-    """Return whether only the engine can tell if a zone is known: it takes any case, and names of its own."""
+    """Return whether only the engine knows if a zone is valid: it takes any case, and names of its own."""
     import zoneinfo  # not at the top: hardly anybody sets a zone
 
     if value.startswith(_LINKED_ZONES):

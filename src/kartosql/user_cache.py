@@ -80,7 +80,7 @@ class UserCache:
         self._max_bytes = max_bytes
 
     def get(self, kind: str, identity: Sequence[str | bytes]) -> list[memoryview] | None:
-        """Return the buffers of an entry as they were put, mapped into memory; None if there are none."""
+        """Return the buffers of an entry as they were put, mapped into memory, or None."""
         if self.folder is None:
             return None
         folder = _opened(self.folder)

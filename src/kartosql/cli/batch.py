@@ -85,7 +85,7 @@ def _steps(source: StatementSource) -> Iterator[_Step]:
 
 @contextmanager
 def _placed(step: _Step, several: bool) -> Iterator[None]:
-    """Let errors of the block say where in the script their statement stands."""
+    """Give errors of the block the place of their statement in the script."""
     try:
         yield
     except KartosqlError as error:

@@ -25,7 +25,7 @@ class Terminated(KeyboardInterrupt):
 def run(arguments: Sequence[str] | None, answer: bytes | None = None) -> int:
     """Run a command line, None is the one of the process, and return its exit code.
 
-    ``answer`` is what is left to print of what is known already. Nothing is raised: errors are told on stderr.
+    ``answer`` is what is left to print of what is known already. Nothing is raised: errors go to stderr.
     """
     if arguments is None:
         # numpy is optional for pyarrow, and takes a third of the time of a small query to import.

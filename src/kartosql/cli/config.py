@@ -44,7 +44,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Config:
-    """What a config file holds; ``shell`` has options of the shell as they stand there, not yet checked."""
+    """What a config file holds; ``shell`` holds its options of the shell, not yet checked."""
 
     path: str
     attach: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ INTERRUPTED = 130  # the exit code
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default the one of the process, and return its exit code.
 
-    Nothing is raised: errors are told on stderr. Ctrl-C before anything is done ends the process at once, if it is
+    Nothing is raised: errors go to stderr. Ctrl-C before anything is done ends the process at once, if it is
     the one of the command.
     """
     answer = None

@@ -1,4 +1,4 @@
-"""What the command tells: rows on stdout or in a file, all else on stderr; what Ctrl-C stops; the exit codes."""
+"""The output of the command: rows on stdout or in a file, all else on stderr; what Ctrl-C stops; the exit codes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def say(text: str) -> None:
 
 
 def translated(error: Exception) -> Exception:
-    """Return the error of ours that tells the same, if there is one; any other is a bug."""
+    """Return the corresponding error of ours, if there is one; any other is a bug."""
     if isinstance(error, KartosqlError):
         return error
     from kartosql.errors import failure_of

@@ -1,4 +1,4 @@
-"""What a statement leaves behind, so that the next command does not plan it again; ``replay`` tells how it is used."""
+"""What a statement leaves behind, so that the next command does not plan it again; see ``replay`` for its use."""
 
 from __future__ import annotations
 
@@ -201,6 +201,6 @@ def _is_kept(store: Store, ordered: Ordered, index: InvertedIndex) -> bool:
 
 
 def _schema_of(path: str, size: int | None) -> bytes | None:
-    """Return the bytes that begin the footer of a file, and tell its schema; None where others tell of it, too."""
+    """Return the bytes at the start of a footer that hold the schema; None if later ones add to it."""
     footer = local_footer(path, size) if size is not None else None
     return None if footer is None or b"geo" in footer else schema_bytes(footer)

@@ -33,7 +33,7 @@ def completion(shell: str) -> str:
 
 
 def path(name: str) -> str:
-    """Return the path of ``docs/errors.md`` or ``sql_examples``; in a checkout they stand where they are written."""
+    """Return the path of ``docs/errors.md`` or ``sql_examples``; in a checkout they are where they are written."""
     shipped = os.path.join(_PACKAGE, "_shipped", name)
     return shipped if os.path.exists(shipped) else os.path.join(_CHECKOUT, name)
 

@@ -41,7 +41,7 @@ class EngineStatement(Protocol):
         """Return how much of the run is done, from 0 to 1, from any thread; None if nobody knows."""
 
     def measured(self) -> Callable[[], dict[str, int | None]]:
-        """Return what tells the bytes, files and row groups that the run read; None is not known."""
+        """Return what reports the bytes, files and row groups that the run read; None is not known."""
 
     def interrupt(self) -> None:
         """Stop the run, from any thread."""
@@ -80,9 +80,9 @@ class RowRequest:
     """What is asked of the rows of files: columns, by their names in the table, with the names that they get.
 
     ``types`` are the engine's of columns for which the table has none, ``codes`` are numbers of files that become
-    columns. With ``ordered`` the columns FILE and ROW tell where a row stands, with ``numbered`` ROW alone. ``beside``
-    are as many files of other tables, the rows of which stand beside these rows in the same order, and what is asked of
-    them; of the first ones FILE1 and ROW1 tell where a row stands. Only DuckDB is asked for them.
+    columns. With ``ordered`` the columns FILE and ROW give the place of a row, with ``numbered`` ROW alone. ``beside``
+    are as many files of other tables, with the same number of rows in the same order, and what is asked of
+    them; of the first ones FILE1 and ROW1 give the place of a row. Only DuckDB is asked for them.
     """
 
     names: Mapping[str, str]
@@ -129,7 +129,7 @@ class RelationBuilder(ABC, Generic[_Type]):
         """Return the query for the columns ``shown`` of another one, each row as often as OP of it says."""
 
     def as_key(self, name: str, type_: pa.DataType) -> str:
-        """Return a quoted column as what tells rows apart, whatever values are equal to the user."""
+        """Return a quoted column as what distinguishes rows, whatever values are equal to the user."""
         return name
 
     def as_group(self, name: str, type_: pa.DataType) -> str:

@@ -74,7 +74,7 @@ def _inflated(page: bytes, codec: str | None, size: int) -> bytes:
 
 
 def _behind_levels(head: dict[int, Any], page: bytes, codec: str | None, leaf: Leaf) -> bytes:
-    """Return what follows the levels of a data page, which tell where NULL is."""
+    """Return what follows the levels of a data page, which say where NULL is."""
     body = _inflated(page, codec, head[2])
     if leaf.definition and head[5][3] != _RLE:
         raise ValueError("levels of another kind")

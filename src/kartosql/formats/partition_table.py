@@ -36,7 +36,7 @@ TAG = b"kartosql.tag"  # in the metadata of a field inside of another one
 
 
 def tag_of(member: pa.Field) -> bytes:
-    """Return what tells which member of a struct is which in files and tables: its name, unless it is tagged."""
+    """Return what identifies members of structs in files and tables: its name, unless it is tagged."""
     found: bytes = (member.metadata or {}).get(TAG, member.name.encode())
     return found
 

@@ -20,7 +20,7 @@ MAX_NUMBERS = 1 << 31
 
 
 def numbers_of(data: bytes) -> pa.Array:
-    """Return the numbers of a bitmap, ascending; raises ValueError for what is none, and struct.error for torn ones."""
+    """Return the numbers of a bitmap, ascending; raises ValueError for other bytes, and struct.error for torn ones."""
     reader, found = _Bytes(data), []
     for _ in range(reader.one("<Q")):
         high = reader.one("<I")

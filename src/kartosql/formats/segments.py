@@ -1,7 +1,7 @@
 """Inverted indices of files that no document names: segments, each with the values of some files in ascending order.
 
 A segment is a Parquet file of pairs of a key, as tests compare them, and the number of a file; neither NULL nor NaN is
-in one. Its footer tells the names of the files and the stamps that they had; the list of segments has its digest.
+in one. Its footer holds the names of the files and the stamps that they had; the list of segments has its digest.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class SegmentedIndex:
 
     @memoized
     def known(self) -> list[tuple[Segment, pa.Array]]:
-        """The segments that can be read, and where each of their files stands in the table: -1 for no place."""
+        """The segments that can be read, and the position of each of their files in the table: -1 for none."""
         found = []
         for segment in self.segments:
             try:

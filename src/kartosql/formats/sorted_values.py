@@ -18,7 +18,7 @@ Span = tuple[int, int]  # positions of values: from the first one up to, without
 
 
 class SortedValues:
-    """Values in ascending order, and the files that hold each; one may stand at several positions.
+    """Values in ascending order, and the files that hold each; one may be at several positions.
 
     ``values`` are integers of 64 bits or, where there are ``ends``, the bytes of texts, of which the n-th goes from
     ``ends[n]`` to ``ends[n + 1]``. Its files are ``files[starts[n]:starts[n + 1]]``, numbers below ``file_count``.
@@ -36,7 +36,7 @@ class SortedValues:
 
     @classmethod
     def of(cls, buffers: Sequence[memoryview], file_count: int) -> SortedValues:
-        """Return the values that stand in ``buffers``, as bytes."""
+        """Return the values in ``buffers``, as bytes."""
         *ends, values, starts, files = buffers
         index = values if ends else values.cast("q")
         return cls(index, ends[0].cast("I") if ends else None, starts.cast("I"), files.cast("i"), file_count)
@@ -65,11 +65,11 @@ class SortedValues:
     # -- searching -----------------------------------------------------------------------------
 
     def equal(self, value: int | str | bytes) -> list[Span]:
-        """Return where a value stands; raises ``ValueError`` for one of another kind, as all searches do."""
+        """Return the positions of a value; raises ``ValueError`` for one of another kind, as all searches do."""
         return self.between(value, value)
 
     def among(self, values: Iterable[int | str | bytes]) -> list[Span]:
-        """Return where one of some values stands."""
+        """Return the positions of some values."""
         return [span for raw in sorted({self._raw(v) for v in values}) for span in self.equal(raw)]
 
     def between(
@@ -80,7 +80,7 @@ class SortedValues:
         without_low: bool = False,
         without_high: bool = False,
     ) -> list[Span]:
-        """Return where values from ``low`` to ``high`` stand; None is no bound."""
+        """Return the positions of values from ``low`` to ``high``; None is no bound."""
         positions = range(self.count)
         first, end = 0, self.count
         if low is not None:

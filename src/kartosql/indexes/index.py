@@ -36,7 +36,7 @@ class ValueCondition:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The files that may hold a match, why it was not looked up if these are all files, and the index that tells so.
+    """The files that may hold a match, why it was not looked up if these are all files, and the index that says so.
 
     An engine leaves the kind to the index that asks it.
     """
@@ -68,14 +68,14 @@ class IndexEvaluator(Protocol):
         """Return the files with a value for which a condition may be TRUE; all files where it does not pay to look."""
 
     def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
-        """Return whether footers may tell in which files a predicate over ``column`` is TRUE; none is read for it."""
+        """Return whether footers may show in which files a predicate over ``column`` is TRUE; reads none."""
 
     def statistics(
         self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], among: Files
     ) -> Files | None:
         """Return the files in which a predicate over ``column`` may be TRUE, or None.
 
-        Footers of the files ``among`` which it is asked are read, as far as a few of them tell that this pays.
+        Footers of the files ``among`` which it is asked are read, if a few of them show that this pays.
         """
 
     def told(
@@ -255,7 +255,7 @@ class BoundsIndex(FileIndex):
 
 
 class MetadataBounds(BoundsIndex):
-    """The bounds that the metadata of a table tell of its files: no footer has to be read for them."""
+    """The bounds of files in the metadata of a table: no footer has to be read for them."""
 
     kind: ClassVar[str] = "metadata statistics"  # where the table has no name for them
 
@@ -279,7 +279,7 @@ MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evalua
 
 
 class RowGroups(BoundsIndex):
-    """The bounds that footers tell of the row groups of a table."""
+    """The bounds of row groups in the footers of a table."""
 
     kind: ClassVar[str] = ROW_GROUPS
 
@@ -289,7 +289,7 @@ class RowGroups(BoundsIndex):
         return MIN_FOR_STATISTICS
 
     def covers(self, condition: Condition) -> bool:
-        """Return whether a condition is one predicate over one column of which footers may tell bounds."""
+        """Return whether a condition is one predicate over one column with bounds in footers."""
         subject, column = self.subject, self._column(condition)
         return column is not None and subject.evaluator.tells_bounds(subject.table, column, said(condition))
 

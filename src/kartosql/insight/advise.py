@@ -192,7 +192,7 @@ class DatasetAdvisor:
         return self._by_file(f"count(DISTINCT {quote_identifier(column)})", "true", found)
 
     def may_hold_for_null(self, condition: Condition) -> bool:
-        """Return whether a condition may hold where its columns are NULL, which no index tells about."""
+        """Return whether a condition may hold where its columns are NULL, which are in no index."""
         row = {name: pa.nulls(1, self.table.types[name]) for _, name in condition.columns}
         source = arrow_table("measured", pa.table(row))
         head = "SELECT count(*) AS n FROM measured WHERE "
@@ -202,7 +202,7 @@ class DatasetAdvisor:
     def in_range(self, found: Sample, column: str, asked: Bounded) -> list[bool] | None:
         """Return for each file of a sample whether what is asked of bounds may hold for its own.
 
-        None, if a file does not tell them, or they prove nothing.
+        None, if a file has none, or they prove nothing.
         """
         bounds = []
         for footer in found.footers:
@@ -256,7 +256,7 @@ def _over_columns(condition: Condition) -> str:
 
 
 def _ranges(footer: Any, column: str) -> list[tuple[Any, Any]] | None:
-    """Return the extremes of a column in the row groups of a file, None if one does not tell them."""
+    """Return the extremes of a column in the row groups of a file, or None if one has none."""
     found = [extremes(footer.row_group(at), column) for at in range(footer.num_row_groups)]
     return None if None in found else [f for f in found if f is not None]
 
@@ -395,7 +395,7 @@ def compares(condition: Condition) -> bool:
 
 
 def useless_indices(d: DatasetAdvisor) -> Iterator[Recommendation]:
-    """Yield the indices that were read in vain, and in which most values stand in most files."""
+    """Yield the indices that were read in vain, and in which most values have most files."""
     cube = d.scan.occurrence.source.cube
     kept = set(cube.dimension_columns) if cube is not None else set()
     vain = {s.condition for s in d.part.steps if s.by == "inverted index" and s.files_before == s.files_after}
@@ -424,7 +424,7 @@ def useless_indices(d: DatasetAdvisor) -> Iterator[Recommendation]:
 
 
 def _index_share(d: DatasetAdvisor, index: InvertedIndex) -> tuple[float, int] | None:
-    """Return in what share of the files a value of an index stands on average, and the bytes of the index."""
+    """Return the share of the files that a value of an index has on average, and the bytes of the index."""
     if index.key is None or not d.table.files:
         return None
     data = d.request.session.store.read(index.key)
@@ -503,7 +503,7 @@ def _is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:
 
 
 def order(d: DatasetAdvisor) -> Iterator[Recommendation]:
-    """Yield to sort a plain dataset if matching rows would stand together then."""
+    """Yield to sort a plain dataset if matching rows would be together then."""
     if d.scan.occurrence.source.cube is not None or d.part.summary is not None or not d.part.files:
         return
     for condition, column in d.unindexed():

@@ -39,7 +39,7 @@ Row = tuple[Any, ...]
 
 
 def digest(table: pa.Table) -> str:
-    """Return a number that answers with the same rows share, in whatever order they stand.
+    """Return a number that answers with the same rows share, in any order.
 
     It is the sum of a hash of each row. Both zeros are one value, and all NaN.
     """
@@ -161,7 +161,7 @@ def _query(source: Table, tables: Mapping[str, pa.Table]) -> str:
 
 
 def _dataset(store: Store, uuid: str, table: str) -> pa.Table:
-    """Return all rows of one table of a dataset, with the number of the file each stands in."""
+    """Return all rows of one table of a dataset, with the number of the file of each."""
     document = _document(store, uuid)
     metadata = document.get("metadata", {})
     if any(mark in metadata for mark in MARKS):

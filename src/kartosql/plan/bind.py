@@ -454,7 +454,7 @@ def _has_same_tables(entry: _Entry, tables: Tables) -> bool:
 
 
 def _key(bound: BoundQuery, planner: Planner, settings: Mapping[str, Any]) -> Hashable | None:
-    """Return what a scan depends on besides statement and tables, None if that cannot be told."""
+    """Return what a scan depends on besides statement and tables, or None if unknown."""
     given = bound.parameters if isinstance(bound.parameters, dict) else {}
     if not all(isinstance(v, _SIMPLE) for v in given.values()):
         return None

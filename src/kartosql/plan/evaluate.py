@@ -48,7 +48,7 @@ class Cells(Protocol):
     def ranges(self, table: FileTable, column: str, files: Files) -> Mapping[int, tuple[Any, Any]]:
         """Return the smallest and largest value of ``column`` per file; files are left out where it is not known.
 
-        A file that is told about holds no NULL there.
+        A file in the answer holds no NULL there.
         """
 
     def share_values(self, table: FileTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
@@ -120,7 +120,7 @@ class Evaluator(IndexEvaluator, Protocol):
 
     @property
     def cells(self) -> Cells:
-        """What the engine tells about cells."""
+        """What the engine knows about cells."""
 
     def is_pure(self, predicate: str) -> bool:
         """Return whether a predicate depends on nothing but its columns and parameters."""
@@ -163,9 +163,9 @@ class Evaluator(IndexEvaluator, Protocol):
         """Return how many rows files have; footers that are not known are read."""
 
     def bounds(self, table: FileTable, columns: Sequence[str], files: Sequence[int]) -> list[ColumnBounds] | None:
-        """Return what footers tell of columns in files, once those that are not known were read.
+        """Return the bounds of columns in files, after reading the footers that are not known.
 
-        None for types of which they tell nothing, and where texts that differ may be equal.
+        None for types without bounds, and where texts that differ may be equal.
         """
 
     def null(self, type_: Any) -> str:

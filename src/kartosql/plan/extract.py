@@ -609,7 +609,7 @@ class QueryColumns:
         return self._evaluator.type_of("".join(self.null(p) if isinstance(p, tuple) else str(p) for p in pieces))
 
     def inside(self, ref: ColumnRef) -> ColumnRef | None:
-        """Return the column inside of a query that one of its columns is as it stands, None for expressions."""
+        """Return the column inside of a query that one of its columns is, or None for expressions."""
         source, relation = self.sources.get(ref[0]), self.relations.get(ref[0])
         if source is not None and source.relation is not None:
             return source.relation.id, str(source.positions[ref[1]])

@@ -295,7 +295,7 @@ class _FirstRows:
 def _leading(
     bounds: ColumnBounds, files: Files, sure: Files, wanted: int, descending: bool, nulls_first: bool
 ) -> Files | None:
-    """Return the files that may hold the first rows by a column; None if nothing tells where these end.
+    """Return the files that may hold the first rows by a column, or None if unknown.
 
     Of a row group one row has the bound that comes first, if that is exact, and none comes behind the other bound.
     Where rows enough come before some value, nothing behind it is needed; what is equal to it may be.

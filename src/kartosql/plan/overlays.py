@@ -17,7 +17,7 @@ _known: weakref.WeakKeyDictionary[FileTable, dict[tuple[str, ...], Writes]] = we
 
 
 class Writes:
-    """The writes to a table whose rows are told apart by ``join_key``; empty means that all rows count."""
+    """The writes to a table with rows distinguished by ``join_key``; empty means that all rows count."""
 
     def __init__(self, table: FileTable, join_key: Sequence[str]) -> None:
         self._table = weakref.ref(table)
@@ -69,7 +69,7 @@ class Writes:
         return len(files) > 1 and len(set(map(self._codes.__getitem__, files))) > 1
 
     def differ(self, one: int, other: int) -> bool:
-        """Return whether two files came with different writes, as far as their names tell."""
+        """Return whether two files came with different writes, according to their names."""
         return self._codes[one] != self._codes[other]
 
     @memoized
@@ -133,7 +133,7 @@ class Overlays:
         return self._within(files) if known is None else known
 
     def _refines(self) -> bool:
-        """Return whether footers or indices may tell that files have no cell in common."""
+        """Return whether footers or indices may show that files have no cell in common."""
         if self._indexed:
             return True
         files = self._table.all_files
@@ -150,7 +150,7 @@ class Overlays:
         return frozenset(f for pair in pairs for f in pair)
 
     def hiding(self, kept: Files, candidates: Files, conditions: Sequence[Condition], parameters: Any) -> Files:
-        """Return the candidates that may hide rows of ``kept`` files, because they stand later.
+        """Return the candidates that may hide rows of ``kept`` files, because they come later.
 
         Only rows for which all ``conditions`` are TRUE matter.
         """
@@ -182,7 +182,7 @@ class Overlays:
         return groups
 
     def _sharing(self, pairs: Pairs, groups: Iterable[Sequence[int]]) -> Pairs:
-        """Drop the pairs of files that have no cell in common, as far as the dimensions' indices tell."""
+        """Drop the pairs of files that have no cell in common, according to the dimensions' indices."""
         if self._writes.pairs is not None:
             return pairs & self._writes.pairs
         for column in self._indexed:
@@ -218,7 +218,7 @@ class Overlays:
 
 
 def _has_late(group: Iterable[int], kept: Files) -> bool:
-    """Return whether a file that is not kept stands behind one that is."""
+    """Return whether a file that is not kept comes after one that is."""
     return not kept.issuperset(dropwhile(lambda file: file not in kept, group))
 
 

@@ -180,7 +180,7 @@ class JoinPruner:
             target.narrow(files, f"{reason} by {column}", "join")
 
     def _lookup(self, draft: Draft, column: str) -> int | None:
-        """Return what it takes to look up values of a column, in bytes, or None if nothing tells them."""
+        """Return what it takes to look up values of a column, in bytes, or None if unknown."""
         table = draft.part.table
         if column in table.partition_keys:
             return 0

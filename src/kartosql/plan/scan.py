@@ -242,7 +242,7 @@ class ScanReport(Report):
 
     @property
     def selected(self) -> list[str]:
-        """Keys of the files that will be opened, those of deletes too; what two occurrences read stands twice."""
+        """Keys of the files that will be opened, those of deletes too; what two occurrences read is there twice."""
         return [key for part in self._opened() for key in part.opened]
 
     @property

@@ -1,4 +1,4 @@
-"""Names that nothing explains and that stand where a value would: texts without single quotes."""
+"""Unknown names in the place of a value: texts without single quotes."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def moment_of(text: str) -> tuple[int, bool] | None:
 
 
 def as_type(value: Value, type_: pa.DataType) -> Any:
-    """Return a constant as a value of a column's type with which comparing means the same, None if there is none."""
+    """Return a constant as a value of a column's type with which comparing means the same, or None."""
     kind, raw, t = value.kind, value.value, pa.types
     if t.is_boolean(type_):
         return raw if kind == "boolean" else None
@@ -174,7 +174,7 @@ class LongList:
 
 @dataclass(frozen=True)
 class In:
-    """A column that is one of some constants or, negated, a value that is none of them."""
+    """A column that is one of some constants or, negated, a value other than them."""
 
     path: Path
     listed: tuple[Value, ...] | LongList
@@ -295,7 +295,7 @@ class Group(Generic[Item]):
 
     @property
     def text(self: Group[Condition]) -> str:
-        """The condition as it is told in reports."""
+        """The condition as reports show it."""
         return f" {self.op} ".join(f"({i.text})" if isinstance(i, Group) else i.text for i in self.items)
 
     def render(self: Group[Condition], column: Callable[[ColumnRef], str]) -> str:

@@ -128,7 +128,7 @@ def _json_cells(array: pa.Array) -> tuple[pa.Array, str]:
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
-    """Return texts as they stand between the quotes of JSON."""
+    """Return texts as JSON has them between quotes."""
     if _has(texts, _JSON_SPECIAL):
         for character in filter(partial(_has, texts), _JSON_SPECIAL):
             texts = pc.replace_substring(texts, character, values.json_string(character)[1:-1])

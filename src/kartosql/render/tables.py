@@ -137,7 +137,7 @@ def preview(table: pa.Table, rows: int) -> str:
 def cells(rows: pa.Table | pa.RecordBatch) -> list[list[str]]:
     """Return the cells of a table or batch by column, on one line each and safe to print.
 
-    NULL is ``NULL_CELL``, which reads ``NULL``, as in DuckDB: only csv and json tell it from the text NULL.
+    NULL is ``NULL_CELL``, which reads ``NULL``, as in DuckDB: only csv and json distinguish it from the text NULL.
     """
     return [[NULL_CELL if text is None else escaped(text) for text in _texts(column)] for column in rows.columns]
 
@@ -147,7 +147,7 @@ def _texts(column: pa.Array | pa.ChunkedArray) -> Iterable[str | None]:
 
 
 def box_lines(schema: pa.Schema, columns: list[list[str]], header: bool = True) -> Iterator[str]:
-    """Yield the lines of a box; numbers stand to the right."""
+    """Yield the lines of a box; numbers are aligned to the right."""
     heads = {"name": [escaped(name) for name in schema.names]} if header else {}
     return _box(schema, heads, columns, _widths(schema, heads, columns), plain)
 

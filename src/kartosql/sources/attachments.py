@@ -164,7 +164,7 @@ class AttachedEntry:
 
 
 class Attachments:
-    """Attaches what there is a source for, by the TYPE of ATTACH, and detaches; tells statements what is there."""
+    """Attaches what there is a source for, by the TYPE of ATTACH, and detaches; lists for statements what is there."""
 
     def __init__(self, sources: Mapping[str, Source], mounts: Mounts, runtime: Runtime, access: Access) -> None:
         self._sources = sources

@@ -1,4 +1,4 @@
-"""Delta tables: the live files of a version, pruned by what the log tells of them, without the rows deleted."""
+"""Delta tables: the live files of a version, pruned by the statistics in the log, without the rows deleted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _EXACT_DIGITS = 15  # of decimals that writers may have turned into DOUBLE
 
 @dataclass(frozen=True, eq=False)
 class LogStatistics:
-    """What the log tells of columns in files."""
+    """Statistics of columns in the log."""
 
     told: FileStatistics
     types: Mapping[str, pa.DataType]
@@ -51,7 +51,7 @@ class LogStatistics:
     _found: dict[str, ColumnBounds] = field(default_factory=dict)
 
     def column(self, name: str) -> ColumnBounds | None:
-        """Return the bounds of a column in those files of which they are told."""
+        """Return the bounds of a column in those files that have them in the log."""
         if name in self.told and name not in self._found:
             self._found[name] = self._bounds(name, self.types[name])
         return self._found.get(name)
@@ -113,7 +113,7 @@ def _stored(bounds: pa.Array, type_: pa.DataType, is_empty: pa.Array, sign: int)
 
 @dataclass(frozen=True, eq=False)
 class _Shapes:
-    """How files are read: which columns a file has, and by which names, its footer tells when that is asked."""
+    """How files are read: the columns of a file and their names in it come from its footer, read when needed."""
 
     columns: Sequence[pa.Field]  # those in files
     mode: str  # how files name columns
@@ -169,7 +169,7 @@ class DeltaSource(OneTable):
         self._made.clear()
 
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table as it stands now, as a version or at a time; raises what ``Log`` raises."""
+        """Return the table as of now, as a version or at a time; raises what ``Log`` raises."""
         if rest:
             return None
         with self._lock:

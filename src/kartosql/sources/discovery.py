@@ -29,7 +29,7 @@ _KINDS = {"parquet": "parquet files", "csv": "csv files", "odf": "ODF dataset"}
 
 
 class Offer(NamedTuple):
-    """What ATTACH would be told to make a table of something."""
+    """The arguments of ATTACH for something that can be a table."""
 
     name: str
     type: str
@@ -115,7 +115,7 @@ def _named(name: str) -> str:
 
 
 def _type(store: Store, folder: str, entries: dict[str, bool], depth: int, above: str = "") -> str | None:
-    """Return the type of what lies in a folder, as the marks of a format or the first file tell; None for neither.
+    """Return the type of what lies in a folder, by the marks of a format or the first file; None for neither.
 
     Folders in it are looked into up to a ``depth``, those that partition it in any case: files of a dataset lie in the
     folder of its table, and may be there longer than the dataset.

@@ -57,7 +57,7 @@ class Listed(NamedTuple):
 class FileIndexes:
     """The inverted indices of one table that is attached, in a folder below ``metadata``, or in the connection's store.
 
-    ``current`` returns the table as it stands now; ``settle`` waits until files that are written from then on have
+    ``current`` returns the table as of now; ``settle`` waits until files that are written from then on have
     other stamps.
     """
 
@@ -299,7 +299,7 @@ def _checked_type(table: FolderTable, column: str) -> ColumnType:
 
 
 def _stamps(table: FolderTable, column: str) -> Sequence[str]:
-    """Return the stamps of files with what tells the column apart; empty ones, if nothing does."""
+    """Return the stamps of files with what identifies the column; empty ones if unknown."""
     identity = table.identity(column)
     if identity is None:
         return [""] * len(table.stamps)

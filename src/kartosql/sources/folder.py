@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Folder(OneTable):
     """A folder that each statement lists anew; what did not change is the same table as before.
 
-    ``reading`` tells how the texts of files are read, None where there is but one way.
+    ``reading`` says how the texts of files are read, None where there is but one way.
     """
 
     has_footers = True
@@ -92,7 +92,7 @@ class Folder(OneTable):
         return self._metadata is not None
 
     def skipping_indexes(self) -> FolderIndexes:
-        """Return the skipping indexes of the folder as it stands now; raises ``no-metadata-folder`` without one."""
+        """Return the skipping indexes of the folder as of now; raises ``no-metadata-folder`` without one."""
         from kartosql.sources.indexing import FolderIndexes
 
         name = self._location.name
@@ -112,7 +112,7 @@ class Folder(OneTable):
         settle(self._listed)
 
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table as it stands now; raises ``no-files`` and what is wrong with the files."""
+        """Return the table as of now; raises ``no-files`` and what is wrong with the files."""
         if rest:
             return None
         if as_of is not None:
@@ -132,7 +132,7 @@ class Folder(OneTable):
             return self._source
 
     def _check_free(self, names: Iterable[str]) -> None:
-        """Raise ``foreign-table`` if names in the folder tell that a table format decides which rows count."""
+        """Raise ``foreign-table`` if names in the folder show that a table format decides which rows count."""
         if self._only is None and (error := _foreign_within(self._store.url, names)) is not None:
             raise error
 
@@ -172,7 +172,7 @@ class Folder(OneTable):
 
 
 class ParquetFolder(Folder):
-    """A folder of Parquet files, whose footers tell their columns."""
+    """A folder of Parquet files, with columns from their footers."""
 
     described = "parquet files"
 
@@ -235,7 +235,7 @@ _DATA = (".parquet", ".csv")
 
 
 def _foreign(url: str, kind: str, root: str, mark: str) -> FormatError:
-    """Return the error about attaching files as they lie there, given what tells that they belong to a table format."""
+    """Return the error about attaching files that belong to a table format, given its mark."""
     name, reader = _FORMATS[kind]
     hint = _ATTACH if kind in TYPES else _READER
     return FormatError(
@@ -246,7 +246,7 @@ def _foreign(url: str, kind: str, root: str, mark: str) -> FormatError:
 
 
 def _foreign_within(url: str, names: Iterable[str]) -> FormatError | None:
-    """Return the error about files of a table format, if the ``names`` of a listing tell, hidden ones included."""
+    """Return the error about files of a table format, if the ``names`` of a listing, hidden ones included, show one."""
     folder = url.rstrip("/")
     for name in names:
         if not name.endswith(_DATA) and (found := _WITHIN.fullmatch(name)):
@@ -278,7 +278,7 @@ def _foreign_above(store: Store) -> FormatError | None:
 
 
 def _mark(store: Store, asked: tuple[str, str, str]) -> FormatError | None:
-    """Return the error if what would tell a table is there; what cannot be asked tells nothing."""
+    """Return the error if the mark of a table is there; what cannot be asked is no mark."""
     kind, root, path = asked
     try:
         if kind == "iceberg":

@@ -26,7 +26,7 @@ _PLAIN_TEXT = re.compile(r"[^\s\"'\\](?:[^\"'\\\r\n]*[^\s\"'\\])?")
 
 @dataclass(frozen=True)
 class MetadataPlace:
-    """A folder of metadata and the identifier of their table; ``is_of_table`` tells that its name is made of that."""
+    """A folder of metadata and the identifier of their table; ``is_of_table`` says that its name is made of that."""
 
     url: str
     identifier: str
@@ -36,7 +36,7 @@ class MetadataPlace:
 class FolderMetadata:
     """Where metadata of a folder lie, and what was read of them; all that is wrong with them only warns.
 
-    ``url`` is that of the folder, or of the one file that is the table. ``reading`` tells how the texts
+    ``url`` is that of the folder, or of the one file that is the table. ``reading`` says how the texts
     of its files are read.
     """
 
@@ -72,7 +72,7 @@ class FolderMetadata:
         return [f"{begin}/{f.name}" for f in files]
 
     def now(self) -> MetadataStore | None:
-        """Return the metadata as they stand now, the same object as long as they do not change."""
+        """Return the metadata as of now, the same object as long as they do not change."""
         try:
             store = self._folder()
             if store is None and self._store is not None:
@@ -99,7 +99,7 @@ class FolderMetadata:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the metadata lie in another bucket: names of files in them do not tell theirs, and look the same."""
+        """Whether the metadata lie in another bucket: names of files in them do not include it, and look the same."""
         return _bucket(self.place) != _bucket(self.url)
 
     def places(self) -> list[MetadataPlace]:
@@ -117,7 +117,7 @@ class FolderMetadata:
         return f"{self.place}: there are no metadata of {self.url}."
 
     def forget(self) -> None:
-        """Take note that the metadata were dropped: that there are none is no surprise then."""
+        """Take note that the metadata were dropped, so that their absence is not warned of."""
         self.tell.warned.add(self._missing)
 
     def _store_at(self, url: str) -> Store | None:
@@ -150,7 +150,7 @@ class FolderMetadata:
 
 
 class FolderSkipping(MetadataSkipping):
-    """What the metadata tell about the files of one listing."""
+    """What the metadata say about the files of one listing."""
 
     def __init__(
         self, metadata: FolderMetadata, store: MetadataStore, files: Sequence[ListedFile], *, is_text: bool

@@ -48,7 +48,7 @@ class FolderTable:
 
     @property
     def writes(self) -> Sequence[int]:
-        """A number for each file, as nothing tells which came with which write."""
+        """A number for each file, as it is not known which came with which write."""
         return range(len(self.files))
 
     may_lack: ClassVar[frozenset[str]] = frozenset()  # ``variants`` tell which columns files have
@@ -86,7 +86,7 @@ class FolderTable:
         return self.some([file])
 
     def identity(self, column: str) -> str | None:
-        """Return what tells a column from others that had its name in other versions; None, if nothing does."""
+        """Return what distinguishes a column from others of its name in other versions, or None if unknown."""
         return self.identities.get(column) if self.renames else ""
 
     def display_name(self, file: int) -> str:
@@ -123,7 +123,7 @@ class OneTable(Attachment):
 
     @abstractmethod
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table as it stands now, as a version or at a time."""
+        """Return the table as of now, as a version or at a time."""
 
     def _present(self) -> FolderTable:
         found = self.find(())

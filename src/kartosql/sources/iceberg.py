@@ -1,4 +1,4 @@
-"""Iceberg tables: the live files of a snapshot, pruned by what manifests tell of them, without the rows deleted."""
+"""Iceberg tables: the live files of a snapshot, pruned by the statistics in manifests, without the rows deleted."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def _is_key(type_: pa.DataType) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Shapes:
-    """How files are read: their footers, read when that is asked, tell columns by their ids."""
+    """How files are read: columns are found by their ids in footers, read when needed."""
 
     columns: Mapping[str, _Column]
     files: Mapping[str, tuple[_Place, str, int]]  # where they lie, and their sizes, by key
@@ -399,7 +399,7 @@ class _Shapes:
 
 @dataclass(frozen=True, eq=False)
 class ManifestBounds:
-    """What manifests tell of columns in files; of what they do not tell, or tell in odd ways, nothing is known."""
+    """Bounds of columns in manifests; what they lack, or have in odd forms, is unknown."""
 
     files: Sequence[DataFile]
     columns: Mapping[str, _Column]
@@ -407,7 +407,7 @@ class ManifestBounds:
     _found: dict[str, ColumnBounds | None] = field(default_factory=dict)
 
     def column(self, name: str) -> ColumnBounds | None:
-        """Return the bounds of a column, None where there are none."""
+        """Return the bounds of a column, or None."""
         if name not in self._found:
             id_, type_ = self.columns[name].id, self.columns[name].type
             read = bound_reader(type_) if is_told(type_) else None

@@ -28,7 +28,7 @@ from kartosql.write.skipping import SkippingIndexes, members, not_indexed, repor
 
 @dataclass(frozen=True)
 class FolderIndexes(SkippingIndexes[MetadataPlace]):
-    """The skipping indexes of a folder as it stands now."""
+    """The skipping indexes of a folder as of now."""
 
     name: str
     table: FileTable
@@ -73,7 +73,7 @@ class FolderIndexes(SkippingIndexes[MetadataPlace]):
         return places[0], None
 
     def _store(self, place: MetadataPlace, *, create: bool = False) -> tuple[Any, str]:
-        """Return the store around a folder of metadata, None if there is none, and the name of the folder in it."""
+        """Return the store around a folder of metadata, or None, and the name of the folder in it."""
         url = os.path.realpath(place.url) if is_local_url(place.url) else place.url
         around, _, name = url.rpartition("/")
         if not name or around.endswith(("/", ":")):

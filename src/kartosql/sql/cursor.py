@@ -124,7 +124,7 @@ class TokenCursor:
         return token.text
 
     def aligned(self, *without: Span, end: int | None = None) -> Select:
-        """Parse what is left of the statement without some pieces; it stands where it stood, so places agree."""
+        """Parse what is left of the statement without some pieces, with every character in its place."""
         text = edited(self.text[:end], [(span, blank(self.text[slice(*span)])) for span in without])
         try:
             return TokenCursor(text, tokens_of(text)).select()
@@ -138,7 +138,7 @@ class TokenCursor:
         return token is not None and (token.token_type == TokenType.NUMBER or self.word() in ("-", "+", "."))
 
     def number(self) -> int | float:
-        """Read a number with its sign; the one reader of those that stand outside of queries."""
+        """Read a number with its sign; the one reader of those outside of queries."""
         sign = -1 if self.take("-") else 1
         if sign > 0:
             self.take("+")

@@ -109,7 +109,7 @@ def _first_word(token: Token) -> str:
 
 
 def _names_clause(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
-    """Tell a clause that stands behind a later one, GROUP and ORDER without BY, and a statement that ends too early."""
+    """Report a clause behind a later one, GROUP and ORDER without BY, and a statement that ends too early."""
     token, before = tokens[at], tokens[at - 1] if at else None
     word = _first_word(token)
     if before is not None and before.text.upper() in ("GROUP", "ORDER", "PARTITION") and word != "BY":

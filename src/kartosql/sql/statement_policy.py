@@ -91,7 +91,7 @@ def _not_allowed(message: str, text: str, hint: str | None = None, span: Span | 
 
 
 def _check_word(token: Token, after: Token, text: str) -> None:
-    """Refuse a statement in parentheses; the second word tells it from a column of that name."""
+    """Refuse a statement in parentheses; the second word distinguishes it from a column of that name."""
     if token.text.upper() in _STATEMENTS and token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
         named = after.token_type in (TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING)
         keyword = after.text.upper() in ("FROM", "INTO", "OR", "ALL", "TABLE", "TABLES", "VIEW", "MACRO", "DATABASES")

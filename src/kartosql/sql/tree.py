@@ -115,7 +115,7 @@ def tokens_of(text: str, parts: Parts | None = None) -> list[Token]:
 
 
 def cleaned(text: str, tokens: list[Token]) -> tuple[str, list[Token]]:
-    """Return a statement and its tokens with spaces for all that stands between the tokens.
+    """Return a statement and its tokens with spaces for all between the tokens.
 
     The engine then reads nothing that this tokenizer took for a comment, and finds spaces
     where it would see them and this tokenizer does not. Places stay the same.
@@ -164,7 +164,7 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
 
 
 def original_span(text: str, edits: Sequence[Edit], place: int) -> Span:
-    """Return the characters of ``text`` that stand at a place of the edited text: a replaced piece, or a word."""
+    """Return the characters of ``text`` at a place of the edited text: a replaced piece, or a word."""
     shift = 0
     for (start, end), new in sorted(edits):
         if place < start + shift:

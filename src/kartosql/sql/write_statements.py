@@ -137,7 +137,7 @@ class ChangeRows(WriteTo):
 class Delete(WriteTo):
     """DELETE FROM t [DATASETS (...)] WHERE condition.
 
-    ``query`` is ``FROM t WHERE condition``, with every character where it stands in the text; ``inner`` is the place
+    ``query`` is ``FROM t WHERE condition``, with every character in its place; ``inner`` is the place
     of a query in the condition. Rows are deleted ``by_row`` where it does not hold for whole partitions.
     """
 
@@ -164,7 +164,7 @@ class ChangeIndex(WriteTo):
 
 
 class Skip(NamedTuple):
-    """One skipping index: its kind, the column with members of structs, its parameters, and where the kind stands."""
+    """One skipping index: its kind, the column with members of structs, its parameters, and the place of the kind."""
 
     kind: str
     column: tuple[str, ...]
@@ -713,7 +713,7 @@ class _WriteCursor(TokenCursor):
         return ExportOdf(self.text, url, key, event_time, query)
 
     def bracketed(self) -> Select:
-        """Parse the query in brackets; every character of it stands where it stands in the statement."""
+        """Parse the query in brackets; every character keeps its place in the statement."""
         if self.word() != "(":
             code = "not-supported" if self.word() == "DATABASE" else "syntax-error"  # DuckDB has this form
             raise self.fail("Expected a query in brackets.", code=code)

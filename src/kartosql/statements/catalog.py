@@ -355,7 +355,7 @@ def files(source: Table, store: Files) -> pa.Table:
 def stats(source: Table, store: Files) -> pa.Table:
     """Return partitions, files, physical rows and bytes per dataset, from the files' footers.
 
-    Rows that were overwritten are counted, as they still stand in the files.
+    Rows that were overwritten are counted, as they are still in the files.
     """
     from kartosql.write.files import collect_stats
 

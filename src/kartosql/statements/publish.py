@@ -29,7 +29,7 @@ TARGETS: dict[str, Callable[[Store], Any]] = {"delta": DeltaTarget}
 
 
 def publish(session: Session, named: ws.Named, url: Any, type_: str, text: str) -> dict[str, Any]:
-    """Publish a dataset as it stands now; see Connection.publish."""
+    """Publish a dataset as of now; see Connection.publish."""
     session.check_writable()
     if not isinstance(type_, str) or type_.lower() not in TARGETS:
         raise UsageError(f"type: {quoted(type_)} is none of {', '.join(TARGETS)}.", code="invalid-argument")

@@ -17,7 +17,7 @@ class KeptObjects:
     """Objects of one store in the cache beside the user, for whoever asks the store with the same options.
 
     A document is kept if its ETag is its MD5, which it never is where the owner of the store has it encrypted by a
-    key, and used if a listing tells the same ETag. The end of an index belongs to the very document that names its
+    key, and used if a listing has the same ETag. The end of an index belongs to the very document that names its
     file: a file does not change before that. What is read of the file beyond it has to have the ETag that it had.
     """
 
@@ -28,7 +28,7 @@ class KeptObjects:
         self._used: list[list[str]] = []  # names of ends
 
     def document(self, key: str, stamp: ObjectStamp) -> bytes | None:
-        """Return the document that a listing tells of, None if it is not kept."""
+        """Return the document in a listing, or None if it is not kept."""
         for found in self._cache.get(_DOCUMENT, [*self._place, key, stamp.etag]) or ():
             if hashlib.md5(found, usedforsecurity=False).hexdigest() == stamp.etag:
                 data = bytes(found)

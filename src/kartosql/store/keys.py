@@ -121,7 +121,7 @@ class Content:
 
 
 class Version:
-    """What stood under a key when it was read or written; equal versions are the same content.
+    """The version of an object when it was read or written; equal versions are the same content.
 
     The token is a digest of the content on local disks and in memory, the etag on S3 and
     Azure, the generation on Google Cloud Storage. A digest is made of ``content`` when it is first asked for.
@@ -159,7 +159,7 @@ class Stamp(NamedTuple):
 
 
 class ObjectStamp(NamedTuple):
-    """What a store tells one content of an object from others by.
+    """What identifies the content of an object in a store.
 
     ``modified`` is None where ``etag`` alone proves the content, as its MD5 does.
     """
@@ -177,7 +177,7 @@ SETTLED = dt.timedelta(seconds=3)
 
 
 class Fetched(NamedTuple):
-    """Bytes of an object from ``start`` on, with the size of all of it, and what the store told about its content.
+    """Bytes of an object from ``start`` on, with the size of all of it, and what the store said about its content.
 
     ``unchanged`` says that it still is what the caller knows, so there are no bytes.
     """

@@ -24,7 +24,7 @@ TICK_SECONDS, WHOLE_SECONDS = 0.05, 1.001
 class ListedFile(NamedTuple):
     """One file: its path below the folder, bytes, and modification time in milliseconds since 1970.
 
-    ``state`` differs once the file was written again, as far as the store tells.
+    ``state`` differs once the file was written again, as far as the store reports.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ListedFile(NamedTuple):
 
     @property
     def stamp(self) -> str:
-        """Size and modification time, or what else tells that it was written again; empty, if nothing does."""
+        """Size and modification time, or what else changes when it is written again; empty if unknown."""
         told = self.state[0] if isinstance(self.state, tuple) else None
         return "" if self.time is None or told is None else f"{self.size}-{self.time}-{told}"
 
@@ -59,7 +59,7 @@ def list_files(store: Store, only: str | None = None, left_out: set[str] | None 
 
 
 def times_of(store: Store, names: Sequence[str]) -> list[int | None]:
-    """Return the modification times of files in milliseconds as they stand now, None for those that are gone."""
+    """Return the modification times of files in milliseconds as of now, None for those that are gone."""
     if store.is_local or len(names) <= FEW:
         found = [file for files in store.map(partial(_one, store), names) for file in files]
     else:
@@ -84,7 +84,7 @@ def _one(store: Store, name: str) -> list[ListedFile]:
 
 
 def told(name: str, info: Mapping[str, Any]) -> ListedFile:
-    """Return a file, given what its filesystem tells of it."""
+    """Return a file, given its entry in a listing."""
     time = _milliseconds(next((info[k] for k in _TIMES if info.get(k) is not None), None))
     return ListedFile(name, int(info.get("size") or 0), time, (str(info.get("ETag")), time))
 

@@ -1,7 +1,7 @@
 """Writing to local folders: durable files, and a compare-and-swap of one of them.
 
 A commit writes a temporary file into the side folder ``<uuid>/.commit/`` and then gives it
-its name in one step: a link where nothing may stand, else a rename while the inode that it
+its name in one step: a link where nothing may be, else a rename while the inode that it
 replaces is locked and holds the expected content.
 """
 
@@ -52,7 +52,7 @@ class LocalWriter:
     # -- whole files -----------------------------------------------------------------------
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a file; readers see all of it, what stood there before, or nothing."""
+        """Write a file; readers see all of it, the former file, or nothing."""
         path = self.locate(key)
         with self._temporary(key, Content(data)) as temp:
             self._name(syscalls.rename, temp, path)
@@ -86,7 +86,7 @@ class LocalWriter:
     def sync(self, keys: Iterable[str]) -> None:
         """Make the names of ``keys`` durable: each folder up to the root, the innermost first.
 
-        Also those that stood already: whoever made them may not have come that far.
+        Also those that were there already: whoever made them may not have come that far.
         """
         folders: set[str] = {self.root}
         for key in keys:
@@ -128,7 +128,7 @@ class LocalWriter:
     # -- compare and swap ------------------------------------------------------------------
 
     def put_if(self, key: str, content: bytes | Content, expected: Version | None) -> Version:
-        """Write ``content`` where the expected version stands, or nothing where it is None."""
+        """Write ``content`` if the file has the expected version, None for no file."""
         path = self.locate(key)
         content = content if isinstance(content, Content) else Content(content)
         # A look before the work; what counts is looked at again under the lock.
@@ -153,7 +153,7 @@ class LocalWriter:
         return Version(content=content)
 
     def delete_if(self, key: str, expected: Version) -> None:
-        """Remove the file if it has the expected version; silent when there is none."""
+        """Remove the file if it has the expected version; do nothing if it is missing."""
         path = self.locate(key)
         if not os.path.lexists(path):
             return
@@ -190,7 +190,7 @@ class LocalWriter:
 
     @contextlib.contextmanager
     def _locked(self, key: str, path: str) -> Iterator[int]:
-        """Hold the lock of the inode that stands at ``path``."""
+        """Hold the lock of the inode at ``path``."""
         while True:
             try:
                 fd = os.open(path, os.O_RDONLY)
@@ -273,7 +273,7 @@ class LocalWriter:
     # -- current state ----------------------------------------------------------------------
 
     def detail(self, key: str, info: dict[str, Any]) -> Detail:
-        """Return size and time of a file of which a listing told ``info``."""
+        """Return size and time of a file, given its entry ``info`` in a listing."""
         return Detail(info["size"], _time(info["mtime"]))
 
     def now(self) -> dt.datetime:
@@ -328,7 +328,7 @@ def _stands_at(fd: int, path: str) -> bool:
 
 
 def _stands(path: str, expected: Version | None) -> bool:
-    """Return whether the expected version stands at a path, or nothing where it is None."""
+    """Return whether a path has the expected version, None for no file."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

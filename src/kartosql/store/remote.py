@@ -186,7 +186,7 @@ class RemoteWriter:
         return data, version_of(data)
 
     def put_if(self, key: str, data: bytes, expected: Version | None) -> Version:
-        """Write ``data`` where the expected version stands, or nothing where it is None."""
+        """Write ``data`` if the object has the expected version, None for no object."""
         if not self.checks_by_reading:
             return self.put_atomically(key, data, expected)
         if self._version(key) != expected:
@@ -202,7 +202,7 @@ class RemoteWriter:
         return version
 
     def delete_if(self, key: str, expected: Version) -> None:
-        """Remove the object if it has the expected version; silent when there is none."""
+        """Remove the object if it has the expected version; do nothing if it is missing."""
         self.delete_checked(key, expected)
 
     def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
@@ -242,7 +242,7 @@ class RemoteWriter:
     # -- current state ----------------------------------------------------------------------
 
     def detail(self, key: str, info: dict[str, Any]) -> Detail:
-        """Return size and time of an object of which a listing told ``info``; raises FileNotFoundError."""
+        """Return size and time of an object, given its entry ``info`` in a listing; raises FileNotFoundError."""
         return Detail(int(info.get("size") or 0), self._modified(self.path(key), info))
 
     def _modified(self, path: str, info: dict[str, Any]) -> dt.datetime:
@@ -439,7 +439,7 @@ class _S3Writer(RemoteWriter):
         """Return a range by a request like an earlier one, signed and sent by the parts of the client for it.
 
         Its whole way to a request takes three times the CPU time. None where it has to be gone: for the first request,
-        and for any answer but a range, as the client repeats requests, follows redirects, and tells what is wrong.
+        and for any answer but a range, as the client repeats requests, follows redirects, and reports what is wrong.
         """
         client = await self.fs.get_s3(bucket)
         if client is None:

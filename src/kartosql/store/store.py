@@ -209,7 +209,7 @@ class Store:
         self._safe_dirs = other._safe_dirs
 
     def redacted(self, error: Exception) -> Exception:
-        """Return what a driver raised, without the credentials that it may tell."""
+        """Return what a driver raised, without credentials in it."""
         return harmless(error, self._options)
 
     @property
@@ -292,7 +292,7 @@ class Store:
         return {key: info.get("size") for key, info in sorted(self.infos_below(prefix).items())}
 
     def infos_below(self, prefix: str = "") -> dict[str, dict[str, Any]]:
-        """Return every key below ``prefix`` with what the filesystem tells of it."""
+        """Return every key below ``prefix`` with its entry in the listing."""
         self.fs.invalidate_cache()
         path = self.path(prefix) if prefix else self.root or "/"
         found = self._listed(prefix, lambda: self.fs.find(path, detail=True)) or {}
@@ -402,7 +402,7 @@ class Store:
             return list(pool.map(function, items))
 
     def size(self, key: str) -> int | None:
-        """Return the size of ``key`` in bytes; KeyError when there is none."""
+        """Return the size of ``key`` in bytes; raises KeyError if it is missing."""
         if self.is_local:
             return self.stamps([key])[key].size
         with self.failures(key, "read"):
@@ -435,7 +435,7 @@ class Store:
         return found
 
     def info(self, key: str) -> dict[str, Any]:
-        """Return what a remote store tells about a file; KeyError when there is none."""
+        """Return what a remote store says about a file; raises KeyError if it is missing."""
         self.counter.add("sizes", key)
         with self.failures(key, "read"):
             found: dict[str, Any] = self.fs.info(self.path(key))
@@ -447,7 +447,7 @@ class Store:
             return bool(self.fs.isfile(self.root))
 
     def stamp(self, key: str) -> Stamp | None:
-        """Return what tells whether a local file was written since, None for remote ones; KeyError as for size."""
+        """Return what shows whether a local file was written since, None for remote ones; KeyError as for size."""
         return self.stamps([key])[key] if self.is_local else None
 
     # -- whole objects -------------------------------------------------------------------
@@ -501,7 +501,7 @@ class Store:
     def read_versioned(self, key: str, known: Content | None = None) -> tuple[bytes, Version]:
         """Return a metadata document and its version, no bytes but ``known`` if that is what a local file still holds.
 
-        Raises KeyError when there is none.
+        Raises KeyError if the key is missing.
         """
         if self.is_local:
             # What is wrong with the file, reading it tells.
@@ -533,7 +533,7 @@ class Store:
             return self._remote.put_if(key, bytes(content), expected)
 
     def delete_if(self, key: str, expected: Version) -> None:
-        """Remove ``key`` if it still has the expected version; silent when there is none.
+        """Remove ``key`` if it still has the expected version; do nothing if it is missing.
 
         Raises PreconditionFailed and OutcomeUnknown; after a StoreError nothing was removed.
         Stores that would remove any version are refused with ``no-conditional-delete``.
@@ -555,7 +555,7 @@ class Store:
     def require_conditional_put(self, folder: str = "") -> None:
         """Raise ``no-conditional-put`` when the store ignores or lacks the condition; asked once.
 
-        The object that is written for the question stands below ``folder``. With
+        The object that is written for the question is below ``folder``. With
         ``single_writer`` such a store is accepted, and each write preceded by a look.
         """
         with self._probe_lock:
@@ -570,7 +570,7 @@ class Store:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether a write that was not answered cannot happen any more once another version stands there."""
+        """Whether a write that was not answered cannot happen any more once there is another version."""
         return not self._writer.checks_by_reading
 
     def turn(self, folder: str) -> contextlib.AbstractContextManager[None]:
@@ -739,12 +739,12 @@ class Mounts:
         return {} if uuid.startswith(MARK) else self.main.dataset_sizes(uuid)
 
     def size(self, key: str) -> int | None:
-        """Return the size of a file in bytes; KeyError when there is none."""
+        """Return the size of a file in bytes; raises KeyError if it is missing."""
         store, rest = self.place(key)
         return store.size(rest)
 
     def stamp(self, key: str) -> Stamp | None:
-        """Return what tells whether a local file was written since, None for remote ones; KeyError as for size."""
+        """Return what shows whether a local file was written since, None for remote ones; KeyError as for size."""
         store, rest = self.place(key)
         return store.stamp(rest)
 
@@ -764,7 +764,7 @@ class Mounts:
         return found
 
     def read(self, key: str, *, start: int | None = None, end: int | None = None, only: str = "") -> bytes:
-        """Return the bytes of a file or of a range of it; KeyError when there is none."""
+        """Return the bytes of a file or of a range of it; raises KeyError if it is missing."""
         store, rest = self.place(key)
         return store.read(rest, start=start, end=end, only=only)
 

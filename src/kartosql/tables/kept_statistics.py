@@ -1,4 +1,4 @@
-"""Statistics of local files that outlive their process: what footers told, proven by the stamps of the files.
+"""Statistics of local files that outlive their process: bounds of footers, proven by the stamps of the files.
 
 Each column of a table has an entry in the cache of the user: a record for each file, found by its stamp alone, and the
 bounds of its row groups. Row counts are a column of their own, of which all is NULL. A file that was written since has
@@ -35,7 +35,7 @@ _UNSOUND = (ValueError, TypeError, OverflowError, struct.error, pa.ArrowExceptio
 class KeptStatistics:
     """What the cache holds of those files of a table of which the ``stamps`` are given, by position.
 
-    ``place`` and the names of the table tell its entries from those of others.
+    ``place`` and the names of the table distinguish its entries from those of others.
     """
 
     def __init__(self, cache: UserCache, place: str, table: FileTable, stamps: Mapping[int, Stamp]) -> None:

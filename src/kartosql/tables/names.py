@@ -29,7 +29,7 @@ class Attached(Protocol):
     """What ATTACH gave a name: a table, or a store whose tables have names below it."""
 
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table with the rest of a name, now, at a time or as a version; None if there is none.
+        """Return the table with the rest of a name, now, at a time or as a version, or None.
 
         Raises ``no-versions`` where the past is not known.
         """
@@ -89,7 +89,7 @@ class Tables:
         return any(lower == n.lower() for n in known)
 
     def find(self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: Past | None = None) -> Table:
-        """Return the table ``name``, as it stood at a time if one is given, or as the version of a number.
+        """Return the table ``name``, as of a time if one is given, or as the version of a number.
 
         Raises ``unknown-table``, ``ambiguous-name``, ``no-versions`` or what is wrong with it.
         """

@@ -1,7 +1,7 @@
-"""What the footers of the files of a table tell: row counts, NULLs and bounds of columns, kept by column.
+"""Statistics in the footers of a table's files: row counts, NULLs and bounds of columns, kept by column.
 
 They are read once for each state of a table, and only those columns that somebody asked for. Bounds are those of row
-groups, so a file may be told about several times.
+groups, so a file may occur several times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ReadFooter = tuple[int, bytes, FooterLayout]  # the file, its footer, and how th
 
 
 def is_told(type_: pa.DataType) -> bool:
-    """Return whether footers may tell bounds of columns of a type that are compared as engines do it."""
+    """Return whether footers may have bounds of columns of a type in the order of engines."""
     t = pa.types
     tests = (t.is_integer, t.is_date32, t.is_timestamp, t.is_time, t.is_string, t.is_large_string, t.is_boolean)
     return any(test(type_) for test in tests) or pa.types.is_decimal128(type_) or type_ in (pa.float32(), pa.float64())
@@ -53,7 +53,7 @@ class ColumnBounds:
     """Bounds of a column in row groups, as columns of their own: ``files`` has the position of the file of each.
 
     Where ``nulls`` are as many as ``rows`` the bounds mean nothing; -1 stands for a number that is not known. The
-    footers of the files in ``seen`` were read, those of ``complete`` tell of all of their row groups. NaN is beyond all
+    footers of the files in ``seen`` were read, those of ``complete`` have bounds of all row groups. NaN is beyond all
     bounds. Only bounds that are ``exact`` are values of the column.
     """
 
@@ -75,7 +75,7 @@ class ColumnBounds:
         return len(self.files)
 
     def with_files(self, found: Mapping[int, Sequence[GroupBounds] | None]) -> ColumnBounds:
-        """Return these and the bounds of more files, None for those that do not tell them."""
+        """Return these and the bounds of more files, None for files without bounds."""
         new = {file: groups for file, groups in found.items() if groups is not None and file not in self.seen}
         nothing = nothing_of(self.type)
         groups = [(file, group) for file, told in new.items() for group in told]
@@ -111,7 +111,7 @@ class ColumnBounds:
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """What tells of the row groups, column by column."""
+        """The bounds of the row groups, column by column."""
         return self.files, self.nulls, self.rows, self.exact, self.low, self.high
 
     @memoized
@@ -127,7 +127,7 @@ class ColumnBounds:
     def extremes(self, files: Collection[int], numbers: Sequence[int] | None) -> dict[int, tuple[Any, Any]] | None:
         """Return the least and greatest value in some files, by the numbers of their positions, or all by 0.
 
-        Numbers without a value are left out. None, unless all files tell them exactly.
+        Numbers without a value are left out. None, unless they are exact in all files.
         """
         if not self.complete.issuperset(files):
             return None
@@ -244,7 +244,7 @@ class TableStatistics:
         self._columns = {}
 
     def add(self, table: FileTable, read: Iterable[ReadFooter | int], columns: Sequence[str]) -> None:
-        """Note what footers tell; a number alone is a file whose footer could not be read."""
+        """Note what footers contain; a number alone is a file with an unreadable footer."""
         rows = self._rows[:]
         found: dict[str, dict[int, list[GroupBounds] | None]] = {name: {} for name in columns}
         readers: dict[tuple[FooterLayout, str], tuple[Any, bool]] = {}
@@ -282,7 +282,7 @@ def lacking(table: FileTable, columns: Sequence[str]) -> dict[str, set[int]]:
 
 
 def _reader(table: FileTable, file: int, layout: FooterLayout, name: str) -> tuple[Any, bool]:
-    """Return what reads the bounds of a column in footers like that of a file, None where they tell none.
+    """Return what reads the bounds of a column in footers like that of a file, or None if they have none.
 
     Also whether such files are read as if they held NULL there.
     """

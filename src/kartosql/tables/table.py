@@ -36,7 +36,7 @@ class FileTable(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns with partition keys; a type is null where only the files tell it."""
+        """The columns with partition keys; a type is null where only the files have it."""
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -72,7 +72,7 @@ class FileTable(Protocol):
 
     @property
     def skipping(self) -> MetadataSkipping | None:
-        """The data-skipping metadata of the files, None if there are none."""
+        """The data-skipping metadata of the files, or None."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -80,7 +80,7 @@ class FileTable(Protocol):
 
     @property
     def told(self) -> ToldBounds | None:
-        """The bounds that metadata tell of the files, None if they tell none."""
+        """The bounds of the files in metadata, or None."""
 
     @property
     def may_lack(self) -> frozenset[str]:
@@ -92,7 +92,7 @@ class FileTable(Protocol):
 
     @property
     def renames(self) -> bool:
-        """Whether files may call columns otherwise, or lack some that are not NULL; ``variants`` tell which."""
+        """Whether files may call columns otherwise, or lack some that are not NULL; ``variants`` says which."""
 
     def variants(self, files: Sequence[int]) -> Iterable[Variant]:
         """Return groups of files that are read alike."""
@@ -105,12 +105,12 @@ class FileTable(Protocol):
 
 
 class ToldBounds(Protocol):
-    """Bounds of columns that the metadata of a table tell of its files."""
+    """Bounds of columns of files in the metadata of a table."""
 
     kind: str  # its name in reports
 
     def column(self, name: str) -> ColumnBounds | None:
-        """Return the bounds of a column, the same object each time; None where nothing is told."""
+        """Return the bounds of a column, the same object each time; or None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Part:
 
     @property
     def join_key(self) -> tuple[str, ...]:
-        """The columns by which the part joins the others; they tell the cell of a row."""
+        """The columns by which the part joins the others; they identify the cell of a row."""
         return self.rows.key if isinstance(self.rows, Overlay) else ()
 
     @property

@@ -26,7 +26,7 @@ _SECRET_NAME = re.compile(rf"(?:.*[_-])?(?:{_NAME}|key|sas|auth(?:orization)?)",
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a text with ``***`` for credentials: in URLs, behind names that tell, and ``secrets`` themselves."""
+    """Return a text with ``***`` for credentials: in URLs, behind telling names, and ``secrets`` themselves."""
     return _replaced(text, secrets, lambda hidden: HIDDEN)
 
 
@@ -36,7 +36,7 @@ def masked(text: str) -> str:
 
 
 def harmless(error: Exception, options: Mapping[str, Any]) -> Exception:
-    """Return an error of a driver if neither it nor its causes tell credentials, else another one in its place.
+    """Return an error of a driver if neither it nor its causes show credentials, else another one in its place.
 
     ``options`` are those of the filesystem.
     """

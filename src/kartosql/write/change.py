@@ -100,7 +100,7 @@ class Change:
 
     @property
     def starts_anew(self) -> bool:
-        """Whether nothing of the dataset as it stands is kept."""
+        """Whether nothing of the present dataset is kept."""
         return self.create or self.replace_all
 
 

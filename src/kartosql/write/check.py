@@ -64,7 +64,7 @@ def check(store: Store, uuids: Iterable[str], cube: Cube | None, grace: dt.timed
 
 @dataclass(frozen=True)
 class _Look:
-    """What one look into a data file told: the values of indexed columns, and the cells if they are asked for."""
+    """What one look into a data file found: the values of indexed columns, and the cells if they are asked for."""
 
     problems: tuple[Finding, ...] = ()
     uniques: Mapping[str, pa.Array] | None = None
@@ -247,7 +247,7 @@ class _Dataset:
             values.setdefault(column, []).append(made)
 
     def _cells(self, table: DatasetTable, there: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Return the columns that tell cells apart within a partition, and the files to be looked at together."""
+        """Return the columns that distinguish cells within a partition, and the files to be looked at together."""
         if self.cube is not None and table.table == naming.DEFAULT_TABLE:
             shared = [name for name in table.partition_keys if name in self.cube.partition_columns]
             names = set(table.schema.names) - set(table.partition_keys)
@@ -413,7 +413,7 @@ class Lost:
 def lost(entries: Sequence[Entry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
     """Return the commits that the document with this identity and these labels has lost, in their order.
 
-    Each tells what is missing of it in the end: nothing that was removed later on is. Without
+    Each says what is missing of it in the end: nothing that was removed later on is. Without
     an identity nothing is known, as the other program may have seen everything.
     """
     return net(dropped(entries, identity, labels))

@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 
 class Fate(Enum):
-    """What a later look at the document tells about a put."""
+    """What a later look at the document shows about a put."""
 
     LANDED = "landed"
     LOST = "lost"  # and it cannot happen any more
@@ -61,7 +61,7 @@ class Fate(Enum):
 class CommitAttempt:
     """A put in the place of ``head``; ``was_refused`` says that the store answered, with no.
 
-    One that is not ``conditional`` may happen at any time, whatever stands there by then.
+    One that is not ``conditional`` may happen at any time, whatever is there by then.
     """
 
     head: Head | None
@@ -76,11 +76,11 @@ class CommitAttempt:
 
     @property
     def is_over(self) -> bool:
-        """Whether it cannot happen any more once another version stands there."""
+        """Whether it cannot happen any more once there is another version."""
         return self.was_refused or self.is_conditional
 
     def fate(self, now: Head | None, commit_id: str, labels: Collection[str]) -> Fate:
-        """Return what ``now`` tells about it; ``labels`` are those that only this commit adds."""
+        """Return what ``now`` shows about it; ``labels`` are those that only this commit adds."""
         lost = Fate.LOST if self.is_over else Fate.OPEN
         if now is not None and now.identity is not None and commit_id in now.identity.recent:
             return Fate.LANDED
@@ -107,7 +107,7 @@ class CommitAttempt:
 class Committed:
     """What a commit did.
 
-    ``rebased`` counts the rounds that were lost to others; ``foreign`` tells whether another program had written the
+    ``rebased`` counts the rounds that were lost to others; ``foreign`` says whether another program had written the
     dataset since the last commit of kartosql. ``document`` is what was committed, None after a drop.
     """
 
@@ -238,7 +238,7 @@ class _Committing:
         return attempt.fate(head, self.id, self.change.added)
 
     def _base(self, change: Change, head: Head | None) -> Head | None:
-        """Return the head that a change was planned on: the first one seen, where nobody told."""
+        """Return the head that a change was planned on: the first one seen, if none is given."""
         if change.uuid not in self.bases and not change.create:
             self.bases[change.uuid] = head
         return self.bases.get(change.uuid)

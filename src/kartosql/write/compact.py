@@ -1,4 +1,4 @@
-"""Merging small files: each run of files of a partition becomes one, in which every cell stands once."""
+"""Merging small files: each run of files of a partition becomes one, in which every cell is there once."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def _compact(operation: Operation, what: CubeMember | Dataset, target_bytes: int
 def _runs(operation: Operation, dataset: Dataset, member: CubeMember | None, target_bytes: int) -> list[Run]:
     """Return the runs of files that can take one place among the files of a dataset.
 
-    Between files of a run stands no file with the same values of the partition columns that
-    tell cells apart: it could hold a newer version of one row, and an older one of another.
+    Between files of a run is no file with the same values of the partition columns that
+    distinguish cells: it could hold a newer version of one row, and an older one of another.
     """
     document = dataset.document
     sizes = operation.store.list_below(f"{dataset.uuid}/")

@@ -227,7 +227,7 @@ def change_members(
 
 
 def check_new_columns(state: CubeState, name: str, new: Collection[str]) -> None:
-    """Raise ``invalid-cube`` for new columns of a dataset that another one has, or that would tell its cells apart."""
+    """Raise ``invalid-cube`` for new columns of a dataset that another one has, or that would distinguish its cells."""
     cube = state.cube
     known = dict.fromkeys([*cube.dimension_columns, *cube.partition_columns], cube.seed_dataset)
     known |= {c: other for other, m in state.members.items() if other != name for c in m.table.schema.names}
@@ -276,13 +276,13 @@ def begin(operation: Operation, cube: Cube | str) -> list[str]:
 
 
 def opened_cube(operation: Operation, cube: Cube | str) -> CubeState:
-    """Note how far the datasets of a cube are, and return it as it stands; raises as ``find_cube`` does."""
+    """Note how far the datasets of a cube are, and return its state; raises as ``find_cube`` does."""
     begin(operation, cube)
     return find_cube(operation.snapshot, cube)
 
 
 def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
-    """Return a cube as it stands in the store; ``cube`` is its name or what it should be.
+    """Return a cube  in the store; ``cube`` is its name or what it should be.
 
     Raises ``unknown-table``, ``invalid-argument`` and ``invalid-cube``.
     """

@@ -253,7 +253,7 @@ def _uuids_in(store: Store) -> list[str]:
 
 
 def find_dataset(operation: Operation, name: str) -> Dataset:
-    """Return a dataset as it stands; raises ``unknown-table`` and what is wrong with it."""
+    """Return a dataset as of now; raises ``unknown-table`` and what is wrong with it."""
     uuid = find_uuid(operation.snapshot, name)
     operation.begin_at([uuid])
     if operation.document(uuid) is None:

@@ -80,7 +80,7 @@ def new_id() -> str:
 
 
 def read_identity(metadata: Mapping[str, Any]) -> Identity | None:
-    """Return the identity in a document's metadata; None if there is none or it is damaged."""
+    """Return the identity in a document's metadata, or None if it is lacking or damaged."""
     found = metadata.get(IDENTITY)
     if not isinstance(found, dict):
         return None
@@ -168,7 +168,7 @@ def _older_digest(document: DatasetDocument) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """The document of a dataset as it stands in the store, and the version it had."""
+    """The document of a dataset  in the store, and the version it had."""
 
     document: DatasetDocument
     version: Version
@@ -180,7 +180,7 @@ class Head:
 
     @property
     def key(self) -> str:
-        """The key that the document stands under."""
+        """The key of the document."""
         return self.document.key
 
     @memoized
@@ -204,7 +204,7 @@ class Head:
 
     @property
     def is_own(self) -> bool:
-        """Whether the last commit of kartosql made the dataset as it stands."""
+        """Whether the last commit of kartosql made the present dataset."""
         return self.identity is not None and not self.is_foreign and self.identity.operation != "mark"
 
     @memoized
@@ -261,7 +261,7 @@ def check_writable(document: DatasetDocument) -> None:
 
 
 def encode(document: DatasetDocument) -> bytes:
-    """Return a document as the bytes that stand under its key: JSON, or msgpack in zstd.
+    """Return the bytes of a document: JSON, or msgpack in zstd.
 
     Keys come in the order in which the originals write them.
     """
@@ -281,7 +281,7 @@ def encode(document: DatasetDocument) -> bytes:
 
 
 def _outer(document: DatasetDocument) -> dict[str, Any]:
-    """Return what stands before the partitions."""
+    """Return the text before the partitions."""
     made: dict[str, Any] = {"dataset_metadata_version": naming.FORMAT_VERSION, "dataset_uuid": document.uuid}
     if document.indices:
         made["indices"] = dict(document.indices)

@@ -63,7 +63,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def file_columns(schema: pa.Schema, partition_on: tuple[str, ...]) -> list[str]:
-    """Return the columns that stand in the data files, those with structs last."""
+    """Return the columns in the data files, those with structs last."""
     # Kartothek counts leaves where it should count columns: behind a struct it would filter by the wrong one.
     names = [f.name for f in schema if f.name not in partition_on]
     return sorted(names, key=lambda n: _has_struct(schema.field(n).type))
@@ -123,8 +123,8 @@ def _without_dictionaries(type_: pa.DataType) -> pa.DataType:
 class _FileFormat:
     """How the data files of a layout are written, so that a query for one cell or value reads little.
 
-    Rows stand in small row groups with a page index; where a file has several of them, the
-    columns with an inverted index get bloom filters, as their values stand in any order.
+    Rows are in small row groups with a page index; where a file has several of them, the
+    columns with an inverted index get bloom filters, as their values are in any order.
     Dictionaries are made for columns whose values repeat within a row group.
     """
 
@@ -133,7 +133,7 @@ class _FileFormat:
     _repeating: dict[int, list[str]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def writer(self, sink: Any, rows: pa.Table, distinct: Mapping[str, int]) -> pq.ParquetWriter:
-        """Return a writer of row groups for rows like ``rows``; ``distinct`` tells how many values columns have."""
+        """Return a writer of row groups for rows like ``rows``; ``distinct`` says how many values columns have."""
         schema = rows.schema
         options = _OPTIONS | {"write_page_index": True, "use_dictionary": self._dictionaries(rows)}
         if "max_rows_per_page" in _KNOWN_OPTIONS:
@@ -192,7 +192,7 @@ class Written:
 
     @property
     def added(self) -> dict[str, dict[str, str]]:
-        """The partitions that were written, as they stand in a document."""
+        """The partitions that were written in a document."""
         return {label: {self.layout.table: key} for label, key in zip(self.labels, self.keys, strict=True)}
 
 
@@ -200,7 +200,7 @@ class Written:
 class WriteOptions:
     """How files are written: in about ``memory`` bytes, what does not fit into it sorted by ``sorter``.
 
-    A partition with more than ``rows_per_file`` rows has several files; ``progress`` is told of each.
+    A partition with more than ``rows_per_file`` rows has several files; ``progress`` is called for each.
     """
 
     sorter: SpillingSorter | None = None
@@ -512,7 +512,7 @@ class _RemoteFile(io.RawIOBase):
 
 
 def pairs_of_files(store: Store, table: DatasetTable, labels: Iterable[str], column: str) -> pa.Table:
-    """Return the pairs (``value``, ``label``) of ``column`` as it stands in the files of ``labels``.
+    """Return the pairs (``value``, ``label``) of ``column``  in the files of ``labels``.
 
     Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch`` for values that do not fit the column's type.
     """
@@ -553,7 +553,7 @@ def copy_file(source: Store, target: Store, keys: tuple[str, str]) -> None:
 def collect_stats(store: Files, table: FileTable) -> dict[str, int]:
     """Return how much the files of a table hold, by the names of the original; ``missing-file``, ``corrupt-file``.
 
-    Rows that were overwritten are counted, as they still stand there.
+    Rows that were overwritten are counted, as they are still there.
     """
     found = list(store.map(partial(footer, store), table.files))
     return {

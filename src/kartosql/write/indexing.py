@@ -60,7 +60,7 @@ def _is_new(values: pa.Array | pa.ChunkedArray) -> Any:
 
 
 def _one_zero(values: pa.Array) -> pa.Array:
-    """Return values in which 0.0 and -0.0 are the same, as they are in an index; hashing tells them apart."""
+    """Return values in which 0.0 and -0.0 are the same, as they are in an index; hashing distinguishes them."""
     return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
 
 
@@ -112,7 +112,7 @@ class Postings:
     def finish(self, labels: Sequence[str]) -> pa.Table:
         """Return all pairs, each once, for files numbered in the order of ``labels``.
 
-        They are a table as of ``pairs_of``; one that stands on disk is sorted by value.
+        They are a table as of ``pairs_of``; one on disk is sorted by value.
         """
         if self._runs is not None:
             if self._found:
@@ -239,7 +239,7 @@ def index_schema(added: pa.Table, column: str) -> pa.Schema:
 def merged(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str) -> Iterator[pa.Table]:
     """Yield the inverted index of ``column`` with the pairs of ``added`` and without the labels ``removed``.
 
-    ``old`` is the index as it stands in its file, ``added`` a table of pairs; of both, what is in ``removed`` goes.
+    ``old`` is the index  in its file, ``added`` a table of pairs; of both, what is in ``removed`` goes.
     There is one row per value, ascending: ``column`` and ``partition``, the list of labels, those of ``old`` first. The
     tables yielded have VALUES_PER_ROW_GROUP rows, but for the last one. Many pairs that ascend by value are never in
     memory all at once. Raises ``invalid-index`` for a foreign ``old``.
@@ -274,7 +274,7 @@ def _ascends(values: pa.ChunkedArray) -> bool:
 
 
 def _patched(old: StoredIndex, added: pa.Table) -> Iterator[pa.Table]:
-    """Yield an index whose values ascend with more pairs: it is made anew only where their values belong."""
+    """Yield an index with ascending values and more pairs: it is made anew only where their values belong."""
     rest = old.schema.empty_table()
     for group in range(old.groups):
         rest = pa.concat_tables([rest, old.group(group)])
@@ -348,7 +348,7 @@ def _lists(
 
 
 class StoredIndex:
-    """The index of a column as it stands in its file, read as a whole or by row group; raises ``invalid-index``."""
+    """The index of a column  in its file, read as a whole or by row group; raises ``invalid-index``."""
 
     def __init__(self, store: Store, key: str, column: str) -> None:
         self._key, self._column = key, column
@@ -384,5 +384,5 @@ class StoredIndex:
 
 
 def read_index(store: Store, key: str, column: str) -> pa.Table:
-    """Return the index of a column as it stands in its file; raises ``invalid-index``."""
+    """Return the index of a column  in its file; raises ``invalid-index``."""
     return StoredIndex(store, key, column).read()

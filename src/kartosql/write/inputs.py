@@ -255,7 +255,7 @@ def _check_names(names: list[str], dataset: str) -> None:
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type in which a column of ``type_`` stands in data files, None if it cannot.
+    """Return the type of a column of ``type_`` in data files, None if it cannot be stored.
 
     Numbers keep their width; layouts (dictionary, large, view, fixed size) become the plain
     ones and timestamps are in microseconds.

@@ -266,7 +266,7 @@ def is_index_type(type_: pa.DataType) -> bool:
 
 
 def _check_nulls(table: pa.Table, layout: Layout, before: int | None) -> None:
-    """Raise ``null-in-key`` for NULL and NaN where values are needed; ``before`` rows stand before ``table``."""
+    """Raise ``null-in-key`` for NULL and NaN where values are needed; ``before`` rows come before ``table``."""
     for name in dict.fromkeys(layout.partition_on + layout.cell + layout.index_columns):
         column = table[name]
         what = "NULL"
@@ -325,7 +325,7 @@ def _is_sorted(table: pa.Table, columns: Sequence[str]) -> bool:
 
 
 def _are_before(pairs: Sequence[tuple[Any, Any]], compare: Callable[[Any, Any], Any]) -> Any:
-    """Return where rows stand before others, by pairs of columns, of which the last ones are told by ``compare``."""
+    """Return where rows come before others, by pairs of columns, the last ones given by ``compare``."""
     found = None
     for left, right in reversed(pairs):
         if found is None:

@@ -1,4 +1,4 @@
-"""Several files of a partition -> the rows of one, in which every cell stands once."""
+"""Several files of a partition -> the rows of one, in which every cell is there once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Merge:
     """How the files of the dataset ``name`` are merged.
 
     ``tables`` need not know their files, ``indexed`` are the columns with an inverted index, and
-    ``join_key`` the columns that tell cells of a cube apart; None where all rows stay.
+    ``join_key`` the columns that distinguish cells of a cube; None where all rows stay.
     """
 
     name: str

@@ -85,7 +85,7 @@ def _settle(store: Store, head: Head, intent: Intent, is_late: bool) -> bool:
 
 
 def is_open(seed: Head | None, tx: str) -> bool:
-    """Return whether the mark of the change ``tx`` stands in a document: at the seed, it may still be committed."""
+    """Return whether a document has the mark of the change ``tx``: at the seed, it may still be committed."""
     return seed is not None and seed.intent is not None and seed.intent.tx == tx
 
 

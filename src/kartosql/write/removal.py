@@ -46,7 +46,7 @@ def everything(table: DatasetTable) -> Sequence[str]:
 class Removal:
     """Partitions to remove: those for which conditions over some partition columns hold.
 
-    ``select`` returns their labels in a table as it stands, going by those of ``columns`` that
+    ``select`` returns their labels in the present table, going by those of ``columns`` that
     the table is partitioned by. Without ``columns`` there is no condition, and all partitions go.
     A table that lacks one of them keeps its rows where it ``needs_all``.
     """

@@ -49,7 +49,7 @@ _file_name = partial(arguments, most=1, least=1, missing="Name a file.")
 
 
 def _option(name: str, *aliases: str, declare: Callable[..., Callable[[Run], Run]], **declaration: Any) -> None:
-    """Declare a command that sets the option or setting of its name, if a value is given, and tells it."""
+    """Declare a command that sets the option or setting of its name, if a value is given, and prints it."""
 
     @declare(name, *aliases, takes=(name,), **declaration)
     def run(shell: Shell, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What may stand at the cursor: names, values, words, arguments of commands."""
+"""Completions at the cursor: names, values, words, arguments of commands."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _NO_ALIAS = words("ON USING WHERE GROUP ORDER JOIN LEFT RIGHT FULL INNER CROSS H
 
 @dataclass(frozen=True)
 class _Ref:
-    """A table in FROM or JOIN: its name as it is written, its alias, and the parentheses it stands in."""
+    """A table in FROM or JOIN: its name as it is written, its alias, and the parentheses around it."""
 
     name: str
     alias: str

@@ -41,7 +41,7 @@ class KnownColumn:
 
     @property
     def has_values(self) -> bool:
-        """Whether a partition key or an inverted index tells its values."""
+        """Whether a partition key or an inverted index holds its values."""
         return self.role in ("partition", "index", "dimension") and any(
             self.name in part.table.partition_keys or self.name in part.table.indices for part in self.source.parts
         )
@@ -185,7 +185,7 @@ class ValueList:
 
 
 def read(store: Store, column: KnownColumn) -> ValueList | None:
-    """Return the values of a column, None if nothing tells them."""
+    """Return the values of a column, or None if unknown."""
     tables = [part.table for part in column.source.parts]
     for table in tables:
         if column.name in table.partition_keys:

@@ -126,7 +126,7 @@ class Screen:
             self.write("\n".join(lines) + "\n")
 
     def _paged(self, lines: Sequence[str]) -> bool:
-        """Show lines in the pager; False where there is none."""
+        """Show lines in the pager; return False without one."""
         self.clear_status()
         given = os.environ.get(PAGER) or os.environ.get("PAGER")
         try:

@@ -291,7 +291,7 @@ LEAST = 0.02  # below this share nobody can tell how long it takes
 
 
 class Cancelled(Exception):
-    """Ends a text after Ctrl-C, which was told already."""
+    """End a text after Ctrl-C, which was reported already."""
 
 
 class Running:
@@ -408,7 +408,7 @@ class Running:
 
 
 def stopped(progress: Progress | None, seconds: float, share: float) -> str:
-    """Return what is told of a statement that was cancelled: how much of its files the engine had read."""
+    """Return the message about a statement that was cancelled: how much of its files the engine had read."""
     text = f"Cancelled after {seconds:.1f} s"
     if progress is None:
         return text

@@ -28,7 +28,7 @@ def run_shell(options: Options) -> None:
     """Open the shell and stay until it is left; raises KartosqlError for what keeps it from opening.
 
     Of the options, ``--format``, ``-o`` and ``--param`` are what ``.mode``, ``.output`` and
-    ``.param`` set; ``--stats`` is what the shell tells anyway.
+    ``.param`` set; ``--stats`` is what the shell prints anyway.
     """
     screen = Screen()
     shell_options, told = _read_options()

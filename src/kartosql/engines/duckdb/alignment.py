@@ -1,7 +1,7 @@
 """Datasets of a cube whose files hold the same cells in the same order: their rows join by position.
 
 Whether they do is found by comparing the cells of two files row by row; nothing that files or documents say of
-themselves is believed. What was found is known of local files with these very stamps, which tell when they changed.
+themselves is believed. What was found is known of local files with these very stamps, which show when they changed.
 Files in remote stores have none, so what is known of them is forgotten with the metadata that name them.
 """
 
@@ -46,7 +46,7 @@ Side = tuple[OccurrenceScan, Sequence[PartScan]]
 class Arrangement:
     """How the datasets of a scan are joined, as long as its local files have these stamps, and that is not None.
 
-    ``is_complete`` tells whether all files were compared.
+    ``is_complete`` says whether all files were compared.
     """
 
     sides: Sequence[Side]
@@ -56,7 +56,7 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class _Match:
-    """What metadata tell about the files of two datasets that may hold the same cells.
+    """What metadata say about the files of two datasets that may hold the same cells.
 
     ``columns`` are compared. ``numbers`` are the same for files of both datasets with the same partition values, and
     ``partners`` are the files of the other dataset that may be like those of the seed.
@@ -279,8 +279,8 @@ def _compared(
 ) -> list[tuple[int, _Pairs, bool]]:
     """Return for files of the seed whether each of their partners holds the same cells, all different, in their order.
 
-    The rows of the first file stand beside those of its partners, then those of the second, and so on. Whatever lets
-    rows of other files stand beside each other, such as wrong row counts in footers, is an answer of no.
+    The rows of the first file are joined with those of its partners, then those of the second, and so on. Whatever lets
+    rows of other files be joined, such as wrong row counts in footers, is an answer of no.
     """
     relations = session.relations
     names = {c: f"s{i}" for i, c in enumerate(dict.fromkeys(c for _, match, _ in found for c in match.columns))}

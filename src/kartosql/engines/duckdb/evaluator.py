@@ -84,7 +84,7 @@ def shortened(predicate: str) -> tuple[str, tuple[str, ...]]:
 def with_lists(predicate: str, operand: str, replace: Callable[[list[str]], str | None]) -> str:
     """Return a predicate with its long lists of literals after ``(operand IN`` replaced.
 
-    ``operand`` is a pattern. ``replace`` gets the literals and returns what stands in their
+    ``operand`` is a pattern. ``replace`` gets the literals and returns what to put in their
     place, None to leave them.
     """
     tested = re.compile(rf"\(\s*(?:{operand})\s+(?:NOT\s+)?$", re.IGNORECASE)
@@ -364,7 +364,7 @@ class Planner(EngineSession):
     """A session that is never locked: only our own statements and pure predicates run in it.
 
     It is the Evaluator of many statements, one per settings of a session, so that answers can be kept. A predicate that
-    fails for some value keeps the files with that value: the statement itself will tell whether the failure matters.
+    fails for some value keeps the files with that value: the statement itself will show whether the failure matters.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -565,7 +565,7 @@ class Planner(EngineSession):
     def statistics(
         self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], among: Files
     ) -> Files | None:
-        """Return the files in which a predicate over a column may be TRUE by what their footers tell."""
+        """Return the files in which a predicate over a column may be TRUE, according to their footers."""
         asked = bounded(predicate)
         condition = self._over_bounds(table, column, asked, parameters) if asked is not None else None
         if condition is None:
@@ -591,7 +591,7 @@ class Planner(EngineSession):
         return None if condition is None else self._left(table, column, condition, parameters, known, "told")
 
     def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
-        """Return whether footers may tell in which files a predicate over a column is TRUE; none is read for this."""
+        """Return whether footers may show in which files a predicate over a column is TRUE; reads none."""
         if not table.has_footers or not is_told(table.types[column]) or bounded(predicate) is None:
             return False
         known = statistics_of(table).column(column)
@@ -601,7 +601,7 @@ class Planner(EngineSession):
         return self.store.is_local or files >= MIN_REMOTE_FILES
 
     def _over_bounds(self, table: FileTable, column: str, asked: Bounded, parameters: Mapping[str, Any]) -> str | None:
-        """Return a predicate as a condition over bounds, None where these do not tell whether it is TRUE."""
+        """Return a predicate as a condition over bounds, None if these do not decide whether it is TRUE."""
         type_ = table.types[column]
         if not table.has_footers or not is_told(type_):
             return None
@@ -629,7 +629,7 @@ class Planner(EngineSession):
         known: ColumnBounds | None,
         by: str = "",
     ) -> Files | None:
-        """Return the files of which a row group may satisfy a condition over bounds, or that do not tell them."""
+        """Return the files of which a row group may satisfy a condition over bounds, or has none."""
         if known is None or not known.complete:
             return None
         try:
@@ -677,7 +677,7 @@ class Planner(EngineSession):
         return None if known is None else known.rows(files)
 
     def bounds(self, table: FileTable, columns: Sequence[str], files: Sequence[int]) -> list[ColumnBounds] | None:
-        """Return what footers tell of columns in files, None for types of which they tell nothing."""
+        """Return the bounds of columns in the footers of files, or None for types without bounds."""
         types = [table.types[column] for column in columns]
         if not table.has_footers or not all(map(is_told, types)):
             return None

@@ -1,4 +1,4 @@
-"""What the footers of files tell, remembered over the statements of a connection."""
+"""The contents of footers, remembered over the statements of a connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Wanted = tuple[frozenset[str], tuple[tuple[str, str], ...]]  # columns that fil
 
 
 class Footers:
-    """Schemas of files as DuckDB tells them, and the footers that tell statistics of tables."""
+    """Schemas of files as DuckDB reads them, and the footers that hold statistics of tables."""
 
     def __init__(self) -> None:
         self.user_cache: UserCache | None = None  # in which statistics outlive the process
@@ -73,7 +73,7 @@ class Footers:
             return None if number is None else self._checked[number, wanted]
 
     def _read(self, session: EngineSession, schemas: dict[_File, int], files: list[_File]) -> None:
-        """Read the schemas of files: those of local ones here, so that DuckDB has to tell each schema but once."""
+        """Read the schemas of files: those of local ones here, so that DuckDB is asked for each schema only once."""
         self._cache.make_room(len(files))
         unread: list[_File] = []
         numbers: dict[_File, int] = {}
@@ -156,7 +156,7 @@ class Footers:
         return KeptStatistics(cache, place, table, stamps)
 
     def _footers(self, session: EngineSession, table: FileTable, files: Sequence[int]) -> Iterator[ReadFooter | int]:
-        """Read footers, and note the schemas that they tell; the file alone where there is none."""
+        """Read footers, and note their schemas; yield the file alone if it has no footer."""
         keys, store = [table.files[f] for f in files], session.store
         session.files.stat(keys)
         store.admit(keys)

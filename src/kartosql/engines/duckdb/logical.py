@@ -126,7 +126,7 @@ class Logical:
 
 
 def _value(column: pa.ChunkedArray) -> Any:
-    """Return the only value of a column, or the exception that says why it stands in no statement of Spark SQL."""
+    """Return the only value of a column, or the exception that says why it cannot be written in Spark SQL."""
     if column.nbytes > MAX_CONSTANT:
         return NotPortable(f"Spark takes no constant as large as this one, {column.nbytes:,} bytes.")
     return column[0].as_py()

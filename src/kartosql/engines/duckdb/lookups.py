@@ -434,7 +434,7 @@ class PlannerTables:
     def statistics(self, table: FileTable, column: str, found: ColumnBounds, by: str = "") -> str:
         """Return the table of a column's bounds: file, low, high, has_values and nulls (-1 if not known).
 
-        Those that something else tells ``by`` another name are another table.
+        Bounds from another source have a name of their own, ``by``, and another table.
         """
         known = self._of(table)
         name, held = known.statistics.get((column, by), ("", None))
@@ -543,8 +543,8 @@ def in_order(predicate: Predicate, type_: pa.DataType) -> Callable[[SortedValues
 class Lookup:
     """One condition, looked up in the index of one column.
 
-    Given the relation of the partition values, ``parts``, these may stand in the predicate. What most values match is
-    found in nearly all files: there the files in which some of these values stand are looked at first. If no file is
+    Given the relation of the partition values, ``parts``, the predicate may use these. What most values match is
+    found in nearly all files: there the files with some of these values are looked at first. If no file is
     left that reading on might leave out, or not enough of them, all files are kept.
     """
 

@@ -1,4 +1,4 @@
-"""What a run read, as DuckDB's profile of it tells."""
+"""What a run read, according to DuckDB's profile of it."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class Relations(RelationBuilder[str]):
         self._view(occurrence, self.empty(source, columns))
 
     def create_table(self, occurrence: Occurrence, name: str, scan: OccurrenceScan | None) -> None:
-        """Create the view of one occurrence over a table without rows that stands in its schema.
+        """Create the view of one occurrence over a table without rows in its schema.
 
         Columns to which only the files give a type have that of the files of ``scan``.
         """

@@ -177,7 +177,7 @@ class StoreFiles(_NamedFiles):
         return {"name": path, "size": self._ends[key].size, "type": "file"}
 
     def modified(self, path: str) -> dt.datetime:
-        """Return a time in the past that tells contents apart, as footers are kept by it."""
+        """Return a time in the past that differs between contents, as footers are kept by it."""
         seconds = self._stamps.get(str(path).removeprefix(f"{PROTOCOL}://"), 0)
         return _LONG_AGO + dt.timedelta(seconds=seconds)
 
@@ -208,7 +208,7 @@ class StoreFiles(_NamedFiles):
 class SlotFiles(_NamedFiles):
     """A read-only filesystem of a few names, each of which stands for a local file while a statement runs over it.
 
-    An instance that may open these names alone, for ever, runs statements over any files: to tell it of each of many
+    An instance that may open these names alone, for ever, runs statements over any files: to register each of many
     files takes long, and to start another one for the files of each statement takes longer than that statement.
     """
 
@@ -245,7 +245,7 @@ class SlotFiles(_NamedFiles):
         return path in self._paths
 
     def modified(self, path: str) -> dt.datetime:
-        """Return a time in the past that tells all contents apart that a name stood for, as footers are kept by it."""
+        """Return a time in the past that differs between all contents that a name had, as footers are kept by it."""
         return _LONG_AGO + dt.timedelta(seconds=self._contents.get(path, (None, 0))[1])
 
     def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
 """Plans that outlive their process: a statement that was planned before is answered without planning it again.
 
-A plan holds what the planner and the engine made of a statement, and by what to tell that it is still right: the names
+A plan holds what the planner and the engine made of a statement, and the evidence that it is still right: the names
 of all metadata files in the store, and the stamps of those that were read. It is used for the same text, or for one
-with other constants where an index tells the files. Whatever does not fit exactly ends with no answer, and then the
+with other constants where an index finds the files. Whatever does not fit exactly ends with no answer, and then the
 statement is planned as ever; so do all errors. Only the standard library is imported, and DuckDB's own module without
 its Python package, which takes longer to import than the statement takes.
 """
@@ -69,7 +69,7 @@ def answer(place: str, text: str, format: str) -> bytes | None:  # noqa: A002
 
 
 def stamp_of(path: str) -> list[int]:
-    """Return what ``Store.stamp`` tells of a file; raises OSError and ``NoAnswer``."""
+    """Return what ``Store.stamp`` returns for a file; raises OSError and ``NoAnswer``."""
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode):
         raise NoAnswer
@@ -77,7 +77,7 @@ def stamp_of(path: str) -> list[int]:
 
 
 def metadata_files(root: str) -> list[str]:
-    """Return the names of the metadata files in a store, which tell what the names of tables mean."""
+    """Return the names of the metadata files in a store, which define the names of tables."""
     return sorted(name for name in os.listdir(root) if name.endswith(METADATA))
 
 
@@ -116,7 +116,7 @@ def cache_key(parts: Sequence[object]) -> str:
 
 
 def _listed(root: str, key: str, size: int | None, schema: bytes) -> dict[str, Any]:
-    """Return a file as DuckDB is told of it: one of a known size, or whose footer begins with a schema."""
+    """Return a file as DuckDB is given it: one of a known size, or whose footer begins with a schema."""
     path = f"{root}/{key}"
     found = stamp_of(path)[2]
     _expect(os.path.realpath(path) == path)  # the store judges links

@@ -364,7 +364,7 @@ class Runtime:
     def sizes_of(self, tables: Iterable[FileTable]) -> dict[str, int | None]:
         """Return the sizes of all files of tables, for reports, None if one is not there; of a table asked for once.
 
-        In a remote store one listing of the dataset tells them; those of files that are attached are not asked for.
+        In a remote store one listing of the dataset gives them; those of files that are attached are not asked for.
         """
         found: dict[str, int | None] = {}
         for table in tables:

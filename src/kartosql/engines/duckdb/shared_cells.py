@@ -95,7 +95,7 @@ class DuckCells:
         return {(a, b) for a, b in found}
 
     def _repeats(self, index: IndexTables) -> bool:
-        """Return whether a value may stand in several rows of an index that is not held.
+        """Return whether a value may occur in several rows of an index that is not held.
 
         Values that differ on disk may be one in the type of the column.
         """

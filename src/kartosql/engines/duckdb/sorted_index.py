@@ -38,7 +38,7 @@ class Ordered:
     """The values of an index in ascending order: those that are kept beside the user, or collected some at a time.
 
     What is kept is known by the stamp of the index file and the labels of the table. ``values`` are None until they are
-    there, and ``may_come`` tells whether they may ever be.
+    there, and ``may_come`` says whether they may ever be.
     """
 
     def __init__(self, store: Files, table: FileTable, index: InvertedIndex, cache: UserCache | None) -> None:
@@ -121,7 +121,7 @@ class Portions:
 
     ``labels`` tells the number of the file with a label, ``pairs`` about how many of them each
     value has. Raises ``ValueError`` for files that DuckDB has to read. ``is_broken`` and
-    ``is_whole`` tell how reading has ended.
+    ``is_whole`` says how reading has ended.
     """
 
     def __init__(self, path: str, column: str, type_: pa.DataType, labels: Mapping[str, int], pairs: float) -> None:

@@ -574,7 +574,7 @@ class DuckStatement(EngineSession):
     def _submitted(self, query: BoundQuery) -> tuple[pa.RecordBatchReader, list[str]] | None:
         """Run a statement that ran before, maybe with other constants, binding it once; None if it is another one now.
 
-        A relation binds its text to tell its columns, and once more to run it.
+        A relation binds its text to find its columns, and once more to run it.
         """
         text = query.text
         passed = checked.get(query.shape or text)
@@ -591,7 +591,7 @@ class DuckStatement(EngineSession):
             return result.arrow_reader(), types
 
     def _bound_first(self, query: BoundQuery) -> tuple[pa.RecordBatchReader, list[str]]:
-        """Run a statement, of which the types tell how its values become Arrow's."""
+        """Run a statement, with the types by which its values become Arrow's."""
         relation = self._query(query)
         exact, types = _exact(relation), [str(t) for t in relation.types]
         with stopping.running(self.interrupt):
@@ -645,7 +645,7 @@ class DuckStatement(EngineSession):
             raise self._with_place(e, query) from None
 
     def _with_place(self, error: Exception, query: BoundQuery) -> KartosqlError:
-        """Return our error about a query that cannot be bound; DuckDB tells the place only if it is to run it."""
+        """Return our error about a query that cannot be bound; DuckDB gives the place only if it is to run it."""
         edits = [*query.edits, ((0, 0), "EXPLAIN ")]
         try:
             self.rows(f"EXPLAIN {query.text}", query.parameters)
@@ -691,7 +691,7 @@ class DuckStatement(EngineSession):
         return percent / 100 if 0 <= percent <= 100 else None
 
     def measured(self) -> Callable[[], dict[str, int | None]]:
-        """Return what tells how much the run read."""
+        """Return a function that reports how much the run read."""
         found = Measured(self._connection)
         self._measured = weakref.ref(found)
         return found.settle

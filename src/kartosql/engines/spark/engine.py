@@ -67,7 +67,7 @@ class SparkStatement:
         return self._statement.clock(function)
 
     def describe(self, query: BoundQuery) -> pa.Schema:
-        """Return the Arrow schema of the output, as DuckDB tells it."""
+        """Return the Arrow schema of the output, as DuckDB binds it."""
         return self._statement.describe(query)
 
     def prepare(self, query: BoundQuery, scan: Scan) -> None:
@@ -212,7 +212,7 @@ class SparkStatement:
         return done / tasks if tasks else None
 
     def measured(self) -> Callable[[], dict[str, int | None]]:
-        """Return what tells how much the run read, which Spark does not count."""
+        """Return a function that reports how much the run read, which Spark does not count."""
         return lambda: {"bytes_read": None, "files_opened": None, "row_groups_read": None}
 
     def rest(self, kept: bool) -> None:

@@ -1,7 +1,7 @@
 """Explicit lists of files as relations of Spark, each file with values for partition columns, wherever it lies.
 
 Spark takes the values of partition columns from paths, decodes them in its own way, and lists
-paths that it is given once more. A file index of our own tells it both (``ListedFiles.java``), so
+paths that it is given once more. A file index of our own gives it both (``ListedFiles.java``), so
 that partition filters, dynamic ones too, choose files, and values cost nothing per row.
 """
 

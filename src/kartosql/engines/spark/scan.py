@@ -150,8 +150,8 @@ class ScanFrames(RelationBuilder[pa.DataType]):
     nothing is listed. ``shapes`` remembers schemas of files over several statements.
 
     They must be read with conditions that hold for the planned statement, so not for other
-    statements. What a scan tells from metadata alone (``PartScan.summary``, ``Scan.counts``) is
-    not used: the statement runs as it stands.
+    statements. What a scan finds from metadata alone (``PartScan.summary``, ``Scan.counts``) is
+    not used: the statement runs unchanged.
 
     With ``leave_out`` columns of types that Spark does not have are left out, and noted in
     ``left_out``; else they are an error if they are used.
@@ -556,7 +556,7 @@ def reading(column: FileColumnType, declared: pa.DataType) -> Reading | None:
 def _unfiltered(type_: str) -> str:
     """Return a float as it is, in a form of which Spark makes no filter over statistics of files.
 
-    These leave NaN out, and tell the two zeros apart.
+    These leave NaN out, and distinguish the two zeros.
     """
     return f"nanvl({{}}, CAST('NaN' AS {type_}))"
 

@@ -366,7 +366,7 @@ def check_java() -> None:
 
 
 def _reason(path: str) -> str:
-    """Return the first line of a log that tells what went wrong."""
+    """Return the first line of a log that says what went wrong."""
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             lines = [line.strip() for line in f.read(20_000).splitlines()]

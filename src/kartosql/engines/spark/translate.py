@@ -390,7 +390,7 @@ class Translator:
         sets: list[list[int]],
         masks: list[list[int]],
     ) -> SparkRelation:
-        """Return the groups of some sets of keys; ``masks`` are the keys that each GROUPING(...) tells of."""
+        """Return the groups of some sets of keys; ``masks`` are the keys of each GROUPING(...)."""
         types = [*(k.type for k in keys), *(i.type for i in items), *(BIGINT for _ in masks)]
         names = [self.builder.fresh() for _ in types]
 

@@ -1,1 +1,1 @@
-"""Tables of Delta Lake: the log, its checkpoints, and what they tell of files."""
+"""Tables of Delta Lake: the log, its checkpoints, and their entries of files."""

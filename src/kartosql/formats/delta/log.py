@@ -119,7 +119,7 @@ class _Changes:
 
 
 def _keys(files: pa.Table) -> pa.ChunkedArray:
-    """Return what tells the files of a table apart, as ``_Changes`` has it."""
+    """Return what distinguishes the files of a table, as ``_Changes`` has it."""
     kind, place, offset = (files[f"dv.{name}"] for name in ("storageType", "pathOrInlineDv", "offset"))
     if kind.null_count == len(kind):
         return files["path"]
@@ -138,7 +138,7 @@ class Log:
         self._stamp: Any = None  # of the commit of the last version that was read as the newest
 
     def newest(self, known: Snapshot | None) -> Snapshot:
-        """Return the newest version: the known one with the commits since, if that one still stands there."""
+        """Return the newest version: the known one with the commits since, if that one is still there."""
         if known is None or self._stamp != self._stamp_of(known.version):
             found = self.at(None)
         else:
@@ -195,7 +195,7 @@ class Log:
         raise broken(self._path(gap), f"the commit is missing, so there is no version {version}")
 
     def version_at(self, nanoseconds: int) -> int:
-        """Return the last version that stood at a time; raises ``no-such-version`` and ``version-gone``."""
+        """Return the last version at a time; raises ``no-such-version`` and ``version-gone``."""
         infos = self._store.infos_below(f"{LOG}/")
         found = {int(m["version"]): k for k in infos if (m := _NAME.fullmatch(k)) and m["commit"]}
         last, times = -(2**63), {}
@@ -281,7 +281,7 @@ class Log:
     # -- checkpoints -----------------------------------------------------------------------------
 
     def _part(self, name: str) -> tuple[_Changes, pa.Table | None]:
-        """Return what one file of a checkpoint tells: actions, and files of which there may be many."""
+        """Return the contents of one file of a checkpoint: actions, and files of which there may be many."""
         shown = f"{self._store.url.rstrip('/')}/{name}"
         changes = _Changes(shown)
         try:

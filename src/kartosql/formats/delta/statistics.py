@@ -1,4 +1,4 @@
-"""What the log of a Delta table tells of the rows of its files: how many there are, NULLs and bounds of columns."""
+"""Statistics of files in the log of a Delta table: row counts, NULLs and bounds of columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TWO = r"\}\s*\{"  # what may be two objects in one text
 
 
 class FileStatistics:
-    """What is told of ``files``, of which those ``kept`` of ``before`` come first; it is read when it is asked for."""
+    """Statistics of ``files``, of which those ``kept`` of ``before`` come first; it is read when it is asked for."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ def _alone(text: str | None, name: str, type_: pa.DataType) -> tuple[Any, ...]:
 
 
 def _value(value: Any, type_: pa.DataType) -> Any:
-    """Return a bound as a value of a type, None if it is none."""
+    """Return a bound as a value of a type, or None."""
     t = pa.types
     is_number = type(value) in (int, Decimal)
     is_right = is_number if t.is_floating(type_) or t.is_decimal(type_) else isinstance(value, str)

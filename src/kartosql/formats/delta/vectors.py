@@ -1,4 +1,4 @@
-"""Deletion vectors of Delta tables: which rows of a file are none of the table any more."""
+"""Deletion vectors of Delta tables: which rows of a file are deleted."""
 
 from __future__ import annotations
 

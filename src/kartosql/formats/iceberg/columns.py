@@ -1,4 +1,4 @@
-"""Columns of Iceberg tables: their types, where they stand in files by their ids, and bounds of manifests as values."""
+"""Columns of Iceberg tables: their types, their places in files by their ids, and bounds of manifests as values."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def decoding(name: str) -> Iterator[None]:
 def newest(names: Iterable[str], hint: str | None, folder: str) -> str:
     """Return the metadata file that counts, given the names in the folder, and what the hint there says.
 
-    Raises ``no-files``, and ``iceberg-invalid-metadata`` where only a catalog can tell.
+    Raises ``no-files``, and ``iceberg-invalid-metadata`` where only a catalog knows.
     """
     found: dict[int, list[str]] = {}
     for name in names:
@@ -183,7 +183,7 @@ def entries_of(manifest: ManifestFile, read: Read) -> list[ManifestEntry]:
 
 
 def vector_of(file: DataFile) -> tuple[int, int] | None:
-    """Return where in its file a deletion vector stands, and its size; None for a file of another kind."""
+    """Return the place of a deletion vector in its file, and its size; None for a file of another kind."""
     return (file[_OFFSET], file[_SIZE]) if file.file_format == FileFormat.PUFFIN else None
 
 

@@ -1,1 +1,1 @@
-"""Kartothek datasets and cubes as they stand in a store."""
+"""Kartothek datasets and cubes  in a store."""

@@ -1,4 +1,4 @@
-"""A dataset as it stands in one snapshot: its tables, files, partition values and indices."""
+"""A dataset  in one snapshot: its tables, files, partition values and indices."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class DatasetTable:
 
     @memoized
     def skipping(self) -> Any:
-        """Data-skipping metadata of the files (``MetadataSkipping``), None if there are none."""
+        """Data-skipping metadata of the files (``MetadataSkipping``), or None."""
         place = naming.place_in(self.metadata, self.uuid)
         if place is None or self.store is None:
             return None
@@ -109,7 +109,7 @@ class DatasetTable:
 
     @memoized
     def writes(self) -> Sequence[int]:
-        """A number for each file, the same for files of one write, as far as their names tell."""
+        """A number for each file, the same for files of one write, according to their names."""
         if not self.files:
             return ()
         last = self.files[0][self.files[0].rfind("/") :]

@@ -1,8 +1,8 @@
 """The schema history of a dataset: blocks of Open Data Fabric inside of its metadata document.
 
 For each table a chain: a Seed, then a SetDataSchema with the raw Arrow schema for each schema that
-the table had. It stands in the map ``metadata``, which other programs keep and copy, and which
-goes away with the dataset. A seal tells which partitions the newest schema covers; as long as it
+the table had. It is in the map ``metadata``, which other programs keep and copy, and which
+goes away with the dataset. A seal says which partitions the newest schema covers; as long as it
 fits, nobody else wrote since, and ``_common_metadata`` need not be read.
 """
 
@@ -96,7 +96,7 @@ class SchemaHistory:
 
 
 def history_of(dataset: DatasetDocument | DatasetTable) -> SchemaHistory | None:
-    """Return the schema history in the metadata of a dataset, None if there is none.
+    """Return the schema history in the metadata of a dataset, or None.
 
     Raises ``broken-schema-history`` for what cannot be one; chains are checked when they are used.
     """
@@ -154,7 +154,7 @@ def _seal_of(document: DatasetDocument) -> str:
 def recorded(before: Any, known: Mapping[str, pa.Schema], document: DatasetDocument, moment: int) -> str:
     """Return the text of a history after ``document`` is written with the schemas ``known``.
 
-    ``before`` is the text that stood there, None for none. Schemas that are new are added, with the
+    ``before`` is the former text, or None. Schemas that are new are added, with the
     time ``moment`` in nanoseconds since 1970. Raises FormatError if the history is broken.
     """
     old = _parse(before, document.uuid).tables if before is not None else {}

@@ -90,7 +90,7 @@ def _containers(data: bytes) -> int:
 
 
 def _plain_json(data: bytes) -> dict[str, Any] | None:
-    """Return a document whose partitions stand in it as the originals write them, else None."""
+    """Return a document with partitions as the originals write them, or None."""
     start = data.find(_PARTITIONS) + len(_PARTITIONS)
     end = data.find(b'"}}}', start) + 3
     first = _FIRST_ENTRY.match(data, start) if start < end else None
@@ -291,7 +291,7 @@ class DatasetDocument:
 
     @property
     def stored(self) -> StoredPartitions | None:
-        """The partitions as bytes, None where they are none or are not to be copied as they stand."""
+        """The partitions as bytes, None if they cannot be copied unchanged."""
         labels, keys = self.labels, next(iter(self.files.values()), None)
         if not isinstance(labels, Texts) or not isinstance(keys, Texts) or not self.key.endswith(naming.METADATA_JSON):
             return None
@@ -315,7 +315,7 @@ class DatasetDocument:
 
     @memoized
     def sealed_schemas(self) -> Mapping[str, pa.Schema] | None:
-        """The schema of each table if the document itself tells it, else None; raises FormatError."""
+        """The schema of each table in the document itself, or None; raises FormatError."""
         if HISTORY not in self.metadata:
             return None
         from kartosql.formats.kartothek.history import sealed_schemas  # which knows documents
@@ -617,7 +617,7 @@ def unfinished_of(document: DatasetDocument) -> dict[str, list[str]]:
 
 
 def users_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those metadata of a dataset that are none of kartosql's own."""
+    """Return the metadata of a dataset but those of kartosql itself."""
     return {k: v for k, v in metadata.items() if k not in OWN_KEYS and k != naming.POINTER}
 
 
@@ -640,13 +640,13 @@ def added_columns(metadata: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def fingerprint(schema: pa.Schema) -> str:
-    """Return what tells whether a schema is the one that a commit knew: its names and types in order."""
+    """Return what shows whether a schema is the one that a commit knew: its names and types in order."""
     text = "\0".join(f"{field.name}\0{field.type}" for field in schema)
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def fingerprints(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fingerprints of the schemas by table that stand in the identity of a commit."""
+    """Return the fingerprints of the schemas by table in the identity of a commit."""
     identity = metadata.get(IDENTITY)
     found = identity.get("schemas") if isinstance(identity, dict) else None
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}

@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What was read, and by what to tell that it did not change: one of stamp and digest."""
+    """What was read, and the evidence that it did not change: one of stamp and digest."""
 
     value: Any
     stamp: Stamp | ObjectStamp | None
@@ -86,7 +86,7 @@ class MetadataCache:
     def load(self, store: Store, wanted: Sequence[Wanted]) -> list[Any | Failure]:
         """Return the parsed content of files, the same objects as before if nothing changed.
 
-        Files that are read are read concurrently. Errors stand in place of values; none is kept.
+        Files that are read are read concurrently. Errors are returned in place of values, and not kept.
         """
         results: list[Any | Failure] = [None] * len(wanted)
         held: dict[int, Any] = {}
@@ -120,7 +120,7 @@ class MetadataCache:
         return results
 
     def holds(self, one: Wanted, value: object) -> bool:
-        """Return whether a listing tells that the object of a store still has the content that gave a value."""
+        """Return whether a listing shows that the object of a store still has the content that gave a value."""
         with self._lock:
             file = self._files.get(one.uuid, {}).get(one.key)
             return file is not None and file.value is value and file.is_same(one.stamp)
@@ -259,7 +259,7 @@ def _read(
 
 
 class Absent(KeyError):
-    """There is no such dataset, although a document stands there: one is coming, or going."""
+    """There is no such dataset, although there is a document: one is coming, or going."""
 
 
 _Found = dict[str, DatasetDocument | Failure]
@@ -464,7 +464,7 @@ class Snapshot:
         return {u: self._documents[u] for u in uuids}
 
     def _read(self, wanted: Sequence[str]) -> _Found:
-        """Read documents as they stand in the store."""
+        """Read documents  in the store."""
         # What was used before is compared with what it was made of.
         self._states.update({u: self._state(u) for u in wanted if u not in self._documents})
         read: _Found = {}
@@ -490,7 +490,7 @@ class Snapshot:
                 self.__dict__.pop(name, None)
 
     def _state(self, uuid: str) -> object:
-        """Return what tells without reading whether a document was written since, None if nothing does."""
+        """Return what shows without reading whether a document was written since, or None."""
         keys = self.keys.get(uuid, [])
         if self.store.is_local:
             return [_stamp(self.store, key) for key in keys]
@@ -554,7 +554,7 @@ class Snapshot:
         return () if same else watched
 
     def _is_as_listed(self, uuid: str) -> bool:
-        """Return whether a dataset of a remote store is whole, and its document the one that the listing tells of."""
+        """Return whether a dataset of a remote store is whole, and its document the one in the listing."""
         document, dataset = self._raw.get(uuid), self._datasets[uuid]
         if not isinstance(document, DatasetDocument) or not isinstance(dataset, Dataset) or not dataset.is_proven:
             return False
@@ -589,7 +589,7 @@ class Snapshot:
         return {u: self._datasets[u] for u in uuids}
 
     def _sealed_schemas(self, document: DatasetDocument) -> Mapping[str, pa.Schema] | None:
-        """Return the schemas that a document itself tells, None if it does not."""
+        """Return the schemas in a document itself, or None."""
         try:
             return document.sealed_schemas
         except FormatError as e:

@@ -1,6 +1,6 @@
 """Metadata blocks: the tables that they are made of, flatbuffers to values with every offset checked, and back.
 
-A manifest stands around a block around an event; written are the same bytes everywhere. One description of
+A manifest holds a block, which holds an event; written are the same bytes everywhere. One description of
 the tables, their fields in the order of slots, serves reader, writer and the text forms. Source:
 ``opendatafabric.fbs`` and the JSON schemas of the specification 0.39.
 
@@ -132,7 +132,7 @@ ENUMS = {
 
 
 class Field(NamedTuple):
-    """A field of a table: where it stands, what it holds, and whether it can be missing."""
+    """A field of a table: its place, what it holds, and whether it can be missing."""
 
     name: str
     slot: int  # of unions that of the table; the tag stands one before
@@ -181,7 +181,7 @@ class Block(NamedTuple):
 
     @property
     def content(self) -> dict[str, Any]:
-        """What stands in the table of the block."""
+        """The contents of the table of the block."""
         found = {"systemTime": self.system_time, "prevBlockHash": self.prev_block_hash}
         return {**found, "sequenceNumber": self.sequence_number, "event": self.event}
 
@@ -544,7 +544,7 @@ class _Writer:
         return int(buffer.CreateByteVector(_CHECKS[field.kind](value)))
 
     def _inline(self, slot: int, data: bytes, alignment: int) -> None:
-        """Write a value that stands in its table."""
+        """Write a value inline in its table."""
         buffer = self._buffer
         buffer.Prep(alignment, len(data))
         buffer.head -= len(data)

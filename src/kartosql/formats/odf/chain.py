@@ -57,7 +57,7 @@ class SchemaVersion:
 
     @property
     def event(self) -> Event:
-        """The event as it stands in the block."""
+        """The event  in the block."""
         return self.link.block.event
 
     @property

@@ -45,7 +45,7 @@ class Shape:
     bits: int
 
     def places(self, value: int | str | bytes) -> list[tuple[int, int]]:
-        """Return where the bits of a value stand in the words: bytes, and masks."""
+        """Return the places of the bits of a value in the words: bytes, and masks."""
         return [((bit >> 6 << 3) + 7 - ((bit & 63) >> 3), 1 << (bit & 7)) for bit in self.positions(value)]
 
     def positions(self, value: int | str | bytes) -> list[int]:
@@ -105,7 +105,7 @@ def shape_for(fpp: float = DEFAULT_FPP, ndv: int = DEFAULT_NDV) -> Shape:
 
 
 class CellLayout:
-    """Where the bits of a filter stand in cells that begin with the same bytes and are as long as each other."""
+    """The places of the bits of a filter in cells that begin with the same bytes and are as long as each other."""
 
     def __init__(self, cell: bytes) -> None:
         """Read a cell by the rules of Java's serialization; raises JavaStreamError if it is no filter."""
@@ -235,7 +235,7 @@ class Budget:
 class _Cell:
     """A filter: the number of its layout, and its bytes, or where it is in a batch that stays in memory.
 
-    Of such a batch, ``data`` are the words of 64 bits that are not zero, and ``bitmap`` tells of each whether
+    Of such a batch, ``data`` are the words of 64 bits that are not zero, and ``bitmap`` says of each whether
     it is one of them. Words are counted from the byte of the cell that is numbered ``origin``; in front of
     those from the byte ``start`` of the bitmap on, ``before`` words are not zero.
     """

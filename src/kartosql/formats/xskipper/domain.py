@@ -84,7 +84,7 @@ class Among:
 
 @dataclass(frozen=True)
 class Outside:
-    """Values that are none of some keys; with no keys, each value."""
+    """Values other than some keys; with no keys, each value."""
 
     keys: frozenset[Key] = frozenset()
 
@@ -408,7 +408,7 @@ def is_old(keys: pa.Array, type_: ColumnType) -> pa.Array | None:
 
 
 def _after(prefix: bytes) -> bytes | None:
-    """Return the first bytes behind all that begin with ``prefix``, None if there are none."""
+    """Return the first bytes behind all that begin with ``prefix``, or None."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
 

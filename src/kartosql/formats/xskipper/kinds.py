@@ -91,7 +91,7 @@ def stored(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def joined_flags(join: Callable[..., Any], flags: Iterable[Flags | None]) -> Flags | None:
-    """Return known flags joined, None if there are none."""
+    """Return known flags joined, or None."""
     known = [f for f in flags if f is not None]
     return reduce(join, known) if known else None
 
@@ -102,7 +102,7 @@ class IndexSpec:
 
     ``column`` has dots between members of structs; a name that holds dots itself stands in double
     quotes. ``fpp`` and ``ndv`` are the share of false positives and the number of distinct values that
-    a Bloom filter is made for. ``key`` is the label of the key that encrypts it. ``is_twin`` tells that
+    a Bloom filter is made for. ``key`` is the label of the key that encrypts it. ``is_twin`` says that
     other names of the table read the same when dots join them. ``patterns`` are the regular
     expressions of which a list keeps the first groups.
     """
@@ -146,7 +146,7 @@ class IndexSpec:
         return column_name([spelled(self.path) if self.is_twin else ".".join(self.path)], self.name)
 
     def described(self) -> dict[str, Any]:
-        """Return the index as it stands in the schema."""
+        """Return the index as the schema has it."""
         found: dict[str, Any] = {"cols": [".".join(self.path)], "name": self.name}
         if parameters := self.kind.described(self):
             found["params"] = {_PREFIX + name: value for name, value in parameters.items()}
@@ -194,7 +194,7 @@ class Kind:
         """Refuse parameters that are not possible; raises ``invalid-argument``."""
 
     def described(self, spec: IndexSpec) -> dict[str, str]:
-        """Return parameters as they stand in the schema."""
+        """Return parameters as the schema has them."""
         return {}
 
     def parameters_of(self, index: Index) -> dict[str, Any] | None:
@@ -397,7 +397,7 @@ class BloomFilter(Kind):
         return {self._FPP: _java_double(spec.fpp), self._NDV: str(spec.ndv)}
 
     def parameters_of(self, index: Index) -> dict[str, Any] | None:
-        """Return both numbers; raises ``invalid-metadata`` for what is none."""
+        """Return both numbers; raises ``invalid-metadata`` for anything else."""
         try:
             fpp, ndv = (float(index.params.get(n, d)) for n, d in ((self._FPP, DEFAULT_FPP), (self._NDV, DEFAULT_NDV)))
             return {"fpp": fpp, "ndv": int(ndv)}
@@ -471,7 +471,7 @@ class BloomFilter(Kind):
         return [k.decode() for k in tests[0].keys if isinstance(k, bytes)] if type_.family == "string" else None
 
     def _type_of(self, evidence: Evidence, index: Index) -> ColumnType | None:
-        """Return the type of a column; filters do not tell it, but indexes on the same column may."""
+        """Return the type of a column; filters do not hold it, but indexes on the same column may."""
         if evidence.session.types is not None:
             return evidence.session.types.get(index.path, ColumnType("unknown"))
         others = [i for i in evidence.segment.schema.indexes if i.name in (MinMax.name, DistinctValues.name)]
@@ -665,7 +665,7 @@ _PACKED = (".gz", ".bz2", ".snappy", ".lz4", ".zst", ".zstd", ".deflate")
 
 
 def _has_no_footer(object_name: str) -> bool:
-    """Return whether the name of an object tells that it is no Parquet file."""
+    """Return whether an object is no Parquet file, by its name."""
     name = path_of(object_name).rsplit("/", 1)[-1].lower()
     for suffix in _PACKED:
         name = name.removesuffix(suffix)

@@ -42,7 +42,7 @@ def path_of(object_name: str) -> str:
 def parts_of(column: str) -> tuple[str, ...]:
     """Return a column and the members of structs below it, of a text with dots between them.
 
-    Names that hold dots themselves stand in double quotes, as in SQL.
+    Names that hold dots themselves are in double quotes, as in SQL.
     """
     if '"' not in column:
         return tuple(column.split("."))

@@ -52,7 +52,7 @@ def part_file(
 ) -> bytes:
     """Return a part file with rows in the columns of ``layout.arrow_schema``.
 
-    ``bounds_are_exact`` tells that the bounds are those of all rows, NaN included; the original
+    ``bounds_are_exact`` says that the bounds are those of all rows, NaN included; the original
     cannot say so, and its bounds of floating-point numbers are trusted less. ``reading`` is how texts
     were read for these rows, if that is known. ``sizes`` are the bytes of the files that the rows are about;
     the original knows their times alone.
@@ -235,7 +235,7 @@ def _written(
 
 
 def _is_about(name: str, size: int | None, current: Mapping[str, DataFile]) -> bool:
-    """Return whether an entry is about one of the current files as it is now; most metadata tell no sizes."""
+    """Return whether an entry is about one of the current files as it is now; most metadata have no sizes."""
     file = current.get(name)
     return file is not None and (size is None or file.size is None or size == file.size)
 

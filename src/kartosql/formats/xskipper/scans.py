@@ -166,7 +166,7 @@ _AHEAD = 8 * THREADS  # files that are read before they are asked for
 def parquet_scan(store: Store) -> Scan:
     """Return a scan of the Parquet files of a store; files that cannot be read yield nothing, or not all rows twice.
 
-    What the footer or the pages of a file tell of a column is not read from its rows.
+    What the footer or the pages of a file say of a column is not read from its rows.
     """
 
     def scan(keys: Sequence[str], columns: Mapping[str, pa.DataType | None]) -> Iterator[tuple[int, Values]]:
@@ -182,7 +182,7 @@ def parquet_scan(store: Store) -> Scan:
 
 
 class _ColumnReader:
-    """Reads columns of files, from footers and pages where these tell enough, and by Arrow."""
+    """Reads columns of files, from footers and pages where these are enough, and by Arrow."""
 
     def __init__(self, store: Store, columns: Mapping[str, pa.DataType | None]) -> None:
         self._store, self._columns, self._footers = store, columns, FooterCache()
@@ -205,7 +205,7 @@ class _ColumnReader:
         return [{**(nothing if at else told), **{c: b[c] for c in rest}} for at, b in enumerate(batches)]
 
     def _told(self, key: str, content: bytes | mmap | None) -> dict[str, pa.Array]:
-        """Return columns of which the footer or the pages tell the bounds, or all values."""
+        """Return columns with bounds, or all values, from the footer or the pages."""
         found: dict[str, pa.Array] = {}
         if content is None:
             footer = read_footer(self._store, key, self._store.size(key) or 0, 2 * TAIL, MAX_FOOTER)

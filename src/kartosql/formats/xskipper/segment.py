@@ -64,7 +64,7 @@ class Index:
 
     @property
     def value_type(self) -> ColumnType | None:
-        """The type of the indexed column, None where the index does not tell."""
+        """The type of the indexed column, or None if unknown."""
         described = self.spark_type
         if not isinstance(described, dict):
             return None
@@ -86,7 +86,7 @@ class FileSchema:
     """The schema of a part file.
 
     ``virtual`` are the types of partition columns by their names, ``spark_virtual`` as Spark has them.
-    ``is_legacy`` tells that dates and times before 1900 may stand in another calendar or zone.
+    ``is_legacy`` says that dates and times before 1900 may stand in another calendar or zone.
     ``bounds_are_of_rows`` tells of a file of ours that no bounds come from footers of Parquet files, which know
     nothing of NaN.
     ``reading`` tells for files of text how they were read, if the file is one of ours; ``sizes`` then are

@@ -344,7 +344,7 @@ class Warned:
         self.warned: set[str] = set()
 
     def __call__(self, *problems: str) -> None:
-        """Warn of what was not told yet."""
+        """Warn of what is new."""
         for problem in problems:
             if problem not in self.warned:
                 self.warned.add(problem)
@@ -352,7 +352,7 @@ class Warned:
 
 
 class MetadataSkipping:
-    """What the metadata of one table tell about its files; whatever is wrong with them warns and rules out nothing.
+    """What the metadata of one table say about its files; whatever is wrong with them warns and rules out nothing.
 
     ``_look`` notes the metadata and the files as they are named in them, ``_look_again`` does so after somebody
     replaced part files while they were read, and returns False if nothing newer can be read.

@@ -29,7 +29,7 @@ class FileBounds:
 
 @dataclass(frozen=True)
 class LiveFiles:
-    """The files of a table ``name`` as they stand now; ``rows``, ``sizes`` and ``bounds`` are those of new files.
+    """The files of a table ``name`` as of now; ``rows``, ``sizes`` and ``bounds`` are those of new files.
 
     ``locations`` are where other engines find them. ``deleted`` has the numbers of rows of files that count no more.
     """

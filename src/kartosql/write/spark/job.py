@@ -115,7 +115,7 @@ def address_of(store: Store) -> Address:
 
 
 def discard(store: Store, prefixes: Sequence[str], is_ours: Callable[[str], bool]) -> None:
-    """Delete the files whose write has a certain id, also those of which no task could tell."""
+    """Delete the files whose write has a certain id, also those that no task could report."""
     for prefix in prefixes:
         with contextlib.suppress(Exception):
             ids = {key: naming.write_id(key) for key in store.list_below(prefix)}
@@ -175,7 +175,7 @@ def collected(
 ) -> dict[str, pa.Table]:
     """Return the pairs of each index that tasks have put into the store; they take no more than its ``memory`` here.
 
-    ``types`` are those of the index columns; ``labels`` are all that ``answers`` tell, in any order.
+    ``types`` are those of the index columns; ``labels`` are all in ``answers``, in any order.
     """
     limit = options.memory // 8 // max(1, len(types))
     place_of = {label: place for place, label in enumerate(labels)}

@@ -1,4 +1,4 @@
-"""What tasks are told to do, as it travels to the executors, and how they do it there."""
+"""The orders of tasks, as they travel to the executors, and how they are carried out there."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def put_tables(store: Store, token: str, schema: pa.Schema, tables: Iterable[pa.
 
 
 def answer(address: Address, token: str, work: Work, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Yield what ``work`` tells the driver about the rows of a task: one row, a number and a JSON text.
+    """Yield what ``work`` reports to the driver about the rows of a task: one row, a number and a JSON text.
 
     ``token`` is the key of an object that the driver put into the store at ``address``; beside it go the files that
     tasks write for the driver.

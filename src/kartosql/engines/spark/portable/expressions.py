@@ -165,7 +165,7 @@ def _shown(name: Any) -> str:
 
 
 def constants_of(plan: Node, fold: Fold, is_volatile: Callable[[str], bool]) -> dict[int, Any]:
-    """Return the values of all constant parts of a plan by the id of their nodes, an exception where there is none.
+    """Return the values of all constant parts of a plan by the id of their nodes, or an exception.
 
     They are evaluated in one go if none fails. ``is_volatile`` says whether a function gives another value each time
     that it is called.

@@ -93,7 +93,7 @@ def rule(
     """Declare functions as portable for arguments whose kinds match a pattern.
 
     A template has ``{0}``, ``{1}`` for arguments, ``{all}`` for all of them, ``{name}``, and ``{type}`` for that of the
-    result. Of arguments that have to be constants ``numbers`` tells how small they may be, and why others are refused.
+    result. Of arguments that have to be constants ``numbers`` says how small they may be, and why others are refused.
     """
     made = _template(make, numbers or {}) if isinstance(make, str) else make
     for name in names.split(" "):
