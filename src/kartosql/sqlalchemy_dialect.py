@@ -53,6 +53,7 @@ class KartosqlDialect(DefaultDialect):
     supports_default_values = False
     supports_sane_multi_rowcount = False
     supports_comments = False
+    _backslash_escapes = False  # which the compiler of PostgreSQL asks for
     insert_returning = update_returning = delete_returning = False
     postfetch_lastrowid = False
     preexecute_autoincrement_sequences = False
