@@ -276,7 +276,7 @@ class IcebergTable(OneTable):
             labels=tuple(key for _, key in places),
             files=files,
             partitions=partitions,
-            shapes=_Shapes(wanted, sized, told, list(names.root) if names is not None else []),
+            shapes=_ShapesById(wanted, sized, told, list(names.root) if names is not None else []),
             has_footers=True,
             keeper=self,
             renames=True,
@@ -358,7 +358,7 @@ def _is_key(type_: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Shapes:
+class _ShapesById:
     """How files are read: columns are found by their ids in footers, read when needed."""
 
     columns: Mapping[str, _Column]

@@ -23,11 +23,11 @@ from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden, settle
 from kartosql.store.urls import is_local_url
 from kartosql.tables.table import FileTable
-from kartosql.write.skipping import SkippingIndexes, members, not_indexed, report
+from kartosql.write.skipping import SkippingIndexWriter, members, not_indexed, report
 
 
 @dataclass(frozen=True)
-class FolderIndexes(SkippingIndexes[MetadataPlace]):
+class FolderIndexes(SkippingIndexWriter[MetadataPlace]):
     """The skipping indexes of a folder as of now."""
 
     name: str

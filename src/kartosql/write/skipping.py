@@ -62,7 +62,7 @@ def merged(found: Sequence[IndexSpec], wanted: Sequence[IndexSpec]) -> list[Inde
     return list({(s.name, s.column.lower()): s for s in [*found, *wanted]}.values())
 
 
-class SkippingIndexes(ABC, Generic[_Place]):
+class SkippingIndexWriter(ABC, Generic[_Place]):
     """The skipping indexes of one table."""
 
     name: str
@@ -95,7 +95,7 @@ class SkippingIndexes(ABC, Generic[_Place]):
 
 
 @dataclass(frozen=True)
-class DatasetIndexes(SkippingIndexes[Place]):
+class DatasetIndexes(SkippingIndexWriter[Place]):
     """The skipping indexes of a dataset, which commits keep up to date."""
 
     operation: Operation
