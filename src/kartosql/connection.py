@@ -651,10 +651,11 @@ class Connection:
     def publish(self, table: str, url: str | os.PathLike[str], type: str = "delta") -> dict[str, Any]:  # noqa: A002
         """Make a folder a table that other engines read, over the data files of a dataset as of now.
 
-        ``type`` is that of the table, ``"delta"``. No data file is written or moved: the next version of the table
+        ``type`` is ``"delta"`` or ``"iceberg"``. No data file is written or moved: the next version of the table
         names the files that are there and what is known of them. Of a dataset of a cube, rows that later ones hide
         are marked as deleted. The folder lies above the data files or beside the dataset; that of the dataset itself
-        may be it. Raises ``unknown-table``, ``unsupported-type``, ``target-taken`` and ``invalid-argument``.
+        may be it. Raises ``unknown-table``, ``unsupported-type``, ``target-taken``, ``invalid-argument``
+        and ``missing-extra``.
         """
         named = Named(tuple(text_of(table).split(".")), (0, 0))
         return publishing.publish(self._session, named, url, type, table)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyiceberg.table import StaticTable
 
 import kartosql
 from kartosql.errors import ConcurrentCommit, KartosqlError
@@ -22,6 +23,7 @@ from kartosql.store.keys import PreconditionFailed
 
 deltalake = pytest.importorskip("deltalake")
 polars = pytest.importorskip("polars")
+pytest.importorskip("pyiceberg")
 
 ROWS = """
     SELECT i AS x, CASE WHEN i % 5 > 0 THEN i / 3 END AS f, 'v' || i AS s, repeat('z', i::INT * 3) AS long,
@@ -34,8 +36,9 @@ ROWS = """
 
 
 @pytest.fixture
-def con(tmp_path: Path):
+def con(tmp_path: Path, monkeypatch):
     (tmp_path / "store").mkdir()
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     with kartosql.connect(tmp_path / "store") as con:
         yield con
 
@@ -49,7 +52,20 @@ def by_polars(url: str) -> pa.Table:
     return polars.read_delta(url).to_arrow()
 
 
-READERS: dict[str, list[Callable[[str], pa.Table]]] = {"delta": [by_delta_rs, by_polars]}
+def by_pyiceberg(url: str) -> pa.Table:
+    return StaticTable.from_metadata(url).scan().to_arrow()
+
+
+def by_polars_of_iceberg(url: str) -> pa.Table:
+    return polars.scan_iceberg(StaticTable.from_metadata(url)).collect().to_arrow()
+
+
+READERS: dict[str, list[Callable[[str], pa.Table]]] = {
+    "delta": [by_delta_rs, by_polars],
+    "iceberg": [by_pyiceberg, by_polars_of_iceberg],
+}
+TYPES = pytest.mark.parametrize("type_", READERS)
+FIRST = {"delta": 0, "iceberg": 1}  # versions
 
 
 def same_rows(con: Any, name: str, url: Path, type_: str = "delta", *, others: bool = True) -> int:
@@ -82,13 +98,14 @@ def data_files(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(p): (p.stat().st_ino, p.stat().st_mtime_ns) for p in found}
 
 
+@TYPES
 @pytest.mark.parametrize("place", ["store/t", "store", "."])
-def test_other_engines_read_the_rows_of_a_dataset_over_the_same_files(con, tmp_path, place):
+def test_other_engines_read_the_rows_of_a_dataset_over_the_same_files(con, tmp_path, place, type_):
     con.sql(f"CREATE DATASET t PARTITION BY (p, q, day) AS {ROWS}")
     before, target = data_files(tmp_path), tmp_path / place
-    (done,) = con.sql(f"PUBLISH t TO '{target}' (TYPE delta)").rows()
-    assert done == ("t", str(target), "delta", 0, 6, 6, 0, 0)
-    assert same_rows(con, "t", target) == 40
+    (done,) = con.sql(f"PUBLISH t TO '{target}' (TYPE {type_})").rows()
+    assert done == ("t", str(target), type_, FIRST[type_], 6, 6, 0, 0)
+    assert same_rows(con, "t", target, type_) == 40
     assert data_files(tmp_path) == before
     assert con.sql("CHECK t").rows() == con.sql("CLEANUP t").rows() == []
 
@@ -103,48 +120,58 @@ def test_files_beside_the_target_are_named_by_their_urls(con, tmp_path):
         assert difference(con, "t", "read_back", "x, s, p, q, day") == 0
 
 
-def test_each_publish_is_a_version_of_what_changed(con, tmp_path):
+def first_of(folder: Path, type_: str) -> dict[str, int]:
+    if type_ == "delta":
+        return {"version": 0}
+    document = json.loads((folder / "metadata" / "v1.metadata.json").read_text("utf-8"))
+    return {"snapshot": document["current-snapshot-id"]}
+
+
+@TYPES
+def test_each_publish_is_a_version_of_what_changed(con, tmp_path, type_):
     target = tmp_path / "store" / "t"
     con.sql(f"CREATE DATASET t PARTITION BY (p) AS {ROWS}")
-    assert con.publish("t", target)["version"] == 0
-    assert con.publish("t", target)["version"] == 0  # nothing changed
+    assert con.publish("t", target, type_)["version"] == FIRST[type_]
+    assert con.publish("t", target, type_)["version"] == FIRST[type_]  # nothing changed
     con.sql("INSERT INTO t SELECT * REPLACE (x + 100 AS x) FROM t WHERE p = 1")
     con.sql("DELETE FROM t WHERE p = 0")
-    done = con.publish("t", target)
-    assert (done["version"], done["files"], done["added"], done["removed"]) == (1, 3, 1, 1)
-    assert same_rows(con, "t", target) == 39
-    con.attach(target, "old", type="delta", version=0)
+    done = con.publish("t", target, type_)
+    assert (done["version"], done["files"], done["added"], done["removed"]) == (FIRST[type_] + 1, 3, 1, 1)
+    assert same_rows(con, "t", target, type_) == 39
+    con.attach(target, "old", type=type_, **first_of(target, type_))
     assert con.sql("SELECT count(*) FROM old").rows() == [(40,)]
     con.sql("INSERT INTO t (EVOLVE) SELECT 1 AS p, 1 AS x, 7 AS new")
     con.sql("DROP DATASET t")
     con.sql("CREATE DATASET t PARTITION BY (d) AS SELECT 1 AS d, 'a' AS x")
-    assert con.publish("t", target)["removed"] == 3
-    assert same_rows(con, "t", target) == 1
+    assert con.publish("t", target, type_)["removed"] == 3
+    assert same_rows(con, "t", target, type_) == 1
 
 
-def test_columns_that_came_later_are_null_in_older_files(con, tmp_path):
+@TYPES
+def test_columns_that_came_later_are_null_in_older_files(con, tmp_path, type_):
     con.sql("CREATE DATASET t PARTITION BY (p) AS SELECT 1 AS p, 2 AS x")
-    con.publish("t", tmp_path / "store" / "t")
+    con.publish("t", tmp_path / "store" / "t", type_)
     con.sql("INSERT INTO t (EVOLVE) SELECT 1 AS p, 3 AS x, 'new' AS y")
-    assert con.publish("t", tmp_path / "store" / "t")["version"] == 1
-    assert same_rows(con, "t", tmp_path / "store" / "t") == 2
+    assert con.publish("t", tmp_path / "store" / "t", type_)["version"] == FIRST[type_] + 1
+    assert same_rows(con, "t", tmp_path / "store" / "t", type_) == 2
 
 
-def test_rows_of_a_cube_that_later_files_hide_are_deleted(con, tmp_path):
+@TYPES
+def test_rows_of_a_cube_that_later_files_hide_are_deleted(con, tmp_path, type_):
     target = tmp_path / "store" / "c++seed"
     con.sql("CREATE CUBE c DIMENSIONS (x, y) PARTITION BY (p) AS SELECT x, y, x % 2 AS p, 0 AS v "
             "FROM range(300) a(x), range(3) b(y)")  # fmt: skip
-    con.publish("c.seed", target)
+    con.publish("c.seed", target, type_)
     hidden = []
     for least in (290, 100, 299):
         con.sql(f"INSERT INTO c.seed SELECT x, y, p, v + {least} AS v FROM c WHERE x >= {least} OR y = 2")
-        hidden.append(con.publish("c.seed", target)["hidden_rows"])
-        assert same_rows(con, "c.seed", target) == 900
+        hidden.append(con.publish("c.seed", target, type_)["hidden_rows"])
+        assert same_rows(con, "c.seed", target, type_) == 900
     assert hidden == sorted(hidden)
     assert hidden[0] > 300
     con.sql("COMPACT c")
-    assert con.publish("c.seed", target)["hidden_rows"] == 0
-    assert same_rows(con, "c.seed", target) == 900
+    assert con.publish("c.seed", target, type_)["hidden_rows"] == 0
+    assert same_rows(con, "c.seed", target, type_) == 900
     assert con.sql("CHECK c").rows() == []
 
 
@@ -247,36 +274,40 @@ def test_a_table_of_somebody_else_is_left_alone(con, tmp_path):
     deltalake.write_deltalake(str(tmp_path / "other"), pa.table({"x": [1]}))
     con.sql("CREATE DATASET t AS SELECT 1 AS x")
     refused(con, "target-taken", "t", tmp_path / "other")
+    (tmp_path / "ice" / "metadata").mkdir(parents=True)
+    (tmp_path / "ice" / "metadata" / "v1.metadata.json").write_text('{"format-version": 2}')
+    refused(con, "target-taken", "t", tmp_path / "ice", "iceberg")
     assert deltalake.DeltaTable(str(tmp_path / "other")).version() == 0
 
 
-def test_who_loses_a_race_publishes_what_stands_then(con, tmp_path, monkeypatch):
+@TYPES
+def test_who_loses_a_race_publishes_what_stands_then(con, tmp_path, monkeypatch, type_):
     target = tmp_path / "store" / "t"
     con.sql("CREATE DATASET t AS SELECT 1 AS x")
     put, raced = Store.put_if, []
 
     def racing(self: Store, key: str, content: Any, expected: Any) -> Any:
-        if key.startswith("_delta_log/") and not raced:
+        if key.startswith(("_delta_log/", "metadata/v")) and not raced:
             raced.append(key)
             con.sql("INSERT INTO t SELECT 2 AS x")
             with kartosql.connect(tmp_path / "store") as other:
-                other.publish("t", target)
+                other.publish("t", target, type_)
             con.sql("INSERT INTO t SELECT 3 AS x")
         return put(self, key, content, expected)
 
     monkeypatch.setattr(Store, "put_if", racing)
-    assert con.publish("t", target)["version"] == 1
-    assert same_rows(con, "t", target) == 3
+    assert con.publish("t", target, type_)["version"] == FIRST[type_] + 1
+    assert same_rows(con, "t", target, type_) == 3
 
     def losing(self: Store, key: str, content: Any, expected: Any) -> Any:
-        if key.startswith("_delta_log/"):
+        if key.startswith(("_delta_log/", "metadata/v")):
             raise PreconditionFailed(key)
         return put(self, key, content, expected)
 
     monkeypatch.setattr(Store, "put_if", losing)
     con.sql("INSERT INTO t SELECT 4 AS x")
     with pytest.raises(ConcurrentCommit):
-        con.publish("t", target)
+        con.publish("t", target, type_)
 
 
 def test_a_dataset_that_is_dropped_takes_what_was_published_in_its_folder_along(con, tmp_path):
@@ -301,3 +332,74 @@ def test_a_dataset_of_the_original_is_published(con, tmp_path):
         by_delta_rs(str(tmp_path / "store" / "t"))["t"].to_pylist()
         == con.sql("SELECT t::TIMESTAMP FROM t").arrow()[0].to_pylist()
     )
+
+
+def test_columns_of_iceberg_keep_their_ids_while_they_keep_their_types(con, tmp_path):
+    target = tmp_path / "store" / "t"
+
+    def columns() -> dict[str, int]:
+        document = json.loads(
+            (target / "metadata" / f"v{con.publish('t', target, 'iceberg')['version']}.metadata.json").read_text()
+        )
+        fields = next(s["fields"] for s in document["schemas"] if s["schema-id"] == document["current-schema-id"])
+        return {f["name"]: f["id"] for f in fields}
+
+    con.sql("CREATE DATASET t PARTITION BY (p) AS SELECT 1 AS p, {'a': 1} AS s, 2 AS x")
+    first = columns()
+    con.sql("INSERT INTO t (EVOLVE) SELECT 1 AS p, {'a': 2} AS s, 3 AS x, [5] AS l")
+    second = columns()
+    assert first.items() < second.items()
+    con.sql("CREATE OR REPLACE DATASET t PARTITION BY (x) AS SELECT 'p' AS p, {'a': 3} AS s, 2 AS x")
+    third = columns()
+    assert (third["s"], third["x"]) == (first["s"], first["x"])
+    assert third["p"] not in {*first.values(), *second.values()}
+    assert same_rows(con, "t", target, "iceberg") == 1
+
+
+def test_manifests_stay_while_their_files_do(con, tmp_path):
+    target = tmp_path / "store" / "t"
+
+    def manifests() -> list[tuple[str, int, int]]:
+        con.publish("t", target, "iceberg")
+        table = StaticTable.from_metadata(str(target))
+        found = table.current_snapshot().manifests(table.io)
+        return [(m.manifest_path, m.added_files_count, m.existing_files_count) for m in found]
+
+    con.sql("CREATE DATASET t PARTITION BY (p) AS SELECT x % 4 AS p, x FROM range(20) r(x)")
+    first = manifests()
+    assert [m[1:] for m in first] == [(4, 0)]
+    con.sql("INSERT INTO t SELECT 1 AS p, 100 AS x")
+    second = manifests()
+    assert (second[:1], [m[1:] for m in second]) == (first, [(4, 0), (1, 0)])
+    con.sql("DELETE FROM t WHERE p = 2")
+    third = manifests()
+    assert (third[:1], [m[1:] for m in third]) == (second[1:], [(1, 0), (0, 3)])
+    table = StaticTable.from_metadata(str(target))
+    entries = [e for m in table.current_snapshot().manifests(table.io) for e in m.fetch_manifest_entry(table.io)]
+    assert sorted(e.sequence_number for e in entries) == [1, 1, 1, 2]
+    assert same_rows(con, "t", target, "iceberg") == 16
+
+
+def test_bounds_of_iceberg_hold_for_the_rows_and_prune_for_others(con, tmp_path):
+    con.sql(f"CREATE DATASET t PARTITION BY (p) AS {ROWS}")
+    con.publish("t", tmp_path / "store" / "t", "iceberg")
+    table = StaticTable.from_metadata(str(tmp_path / "store" / "t"))
+    for condition in ("x = 0", "s = 'v0'", "d = '2024-02-28'", "m = 5.57", "w = 39", "ts < '1970-01-01T01:00:00'"):
+        files = [*table.scan(row_filter=condition).plan_files()]
+        assert 1 <= len(files) < 3, condition
+        con.register("read_back", table.scan(row_filter=condition).to_arrow())
+        assert (
+            con.sql("SELECT count(*) FROM read_back").rows()
+            == con.sql(f"SELECT count(*) FROM t WHERE {condition}").rows()
+        )
+    assert len([*table.scan(row_filter="p = 1").plan_files()]) == 1
+
+
+def test_an_iceberg_table_that_is_damaged_is_told(con, tmp_path):
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    con.publish("t", tmp_path / "store" / "t", "iceberg")
+    metadata = tmp_path / "store" / "t" / "metadata"
+    os.remove(next(metadata.glob("*-m0.avro")))
+    refused(con, "iceberg-invalid-metadata", "t", tmp_path / "store" / "t", "iceberg")
+    (metadata / "v1.metadata.json").write_text("{")
+    refused(con, "iceberg-invalid-metadata", "t", tmp_path / "store" / "t", "iceberg")

@@ -221,7 +221,7 @@ class Restore(WriteTo):
 
 @dataclass(frozen=True)
 class Publish(WriteTo):
-    """PUBLISH t TO 'url' (TYPE delta)."""
+    """PUBLISH t TO 'url' (TYPE delta | iceberg)."""
 
     url: str
     type: str
@@ -292,7 +292,7 @@ FORMS = {
     "COPY CUBE": "COPY CUBE c [DATASETS (d)] TO 'url' [AS name]",
     "COPY DATASET": "COPY DATASET c.d TO 'url' [AS name]",
     "RESTORE": "RESTORE c.d TO VERSION 7, or TO TIMESTAMP '2026-01-31 12:00:00'",
-    "PUBLISH": "PUBLISH c.d TO 'folder or URL' (TYPE delta)",
+    "PUBLISH": "PUBLISH c.d TO 'folder or URL' (TYPE delta | iceberg)",
     "COMPACT": "COMPACT c",
     "CLEANUP": "CLEANUP c [DRY RUN]",
     "CHECK": "CHECK c [FULL] [REPAIR]",

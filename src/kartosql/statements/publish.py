@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.errors import ConcurrentCommit, UsageError, quoted
+from kartosql.formats.kartothek.metadata import many_objects
 from kartosql.plan.overlays import Overlays
 from kartosql.session import Session
 from kartosql.sql import write_statements as ws
@@ -20,12 +21,23 @@ from kartosql.store.urls import is_below, is_encodable
 from kartosql.tables.statistics import is_told
 from kartosql.tables.table import Overlay, Table
 from kartosql.write.publish.delta import DeltaTarget
-from kartosql.write.publish.live import LiveFiles, encoded, locations, per_file
+from kartosql.write.publish.live import LiveFiles, per_file
 
 ATTEMPTS = 20
 PUBLISHED = {"dataset": TEXT, "target": TEXT, "type": TEXT, "version": COUNT, "files": COUNT}
 PUBLISHED |= dict.fromkeys(("added", "removed", "hidden_rows"), COUNT)
-TARGETS: dict[str, Callable[[Store], Any]] = {"delta": DeltaTarget}
+
+
+def _iceberg(store: Store) -> Any:
+    try:
+        from kartosql.write.publish.iceberg import IcebergTarget
+    except ImportError:
+        hint = "pip install 'kartosql[iceberg]'"
+        raise UsageError("pyiceberg is not installed.", code="missing-extra", hint=hint) from None
+    return IcebergTarget(store)
+
+
+TARGETS: dict[str, Callable[[Store], Any]] = {"delta": DeltaTarget, "iceberg": _iceberg}
 
 
 def publish(session: Session, named: ws.Named, url: Any, type_: str, text: str) -> dict[str, Any]:
@@ -37,13 +49,15 @@ def publish(session: Session, named: ws.Named, url: Any, type_: str, text: str) 
     store = _target(session, url, table.uuid)
     target = TARGETS[type_.lower()](store)
     for _ in range(ATTEMPTS):
-        known = target.read(table.uuid)  # before the dataset: what others publish meanwhile is newer
+        target.read(table.uuid)  # before the dataset: what others publish meanwhile is newer
         source = dataset_target(session.tables(), named, text).source
         name, files = source.name, source.parts[0].table.files
-        paths = encoded(locations(session.store, files, store))
+        paths = target.paths(session.store, files)
+        known = target.kept(paths)
         try:
-            live = _live(session, source, paths, known)
-            done = target.write(live, paths)
+            with many_objects():
+                live = _live(session, source, paths, known)
+                done = target.write(live, paths, known)
         except (PreconditionFailed, OutcomeUnknown):
             continue
         hidden = sum(map(len, live.deleted.values()))

@@ -14,7 +14,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from kartosql.formats.iceberg.metadata import Read, decoding, deleted_paths, invalid, vector_of
 from kartosql.formats.roaring import numbers_of
 
-_PATH_ID, _POS_ID = 2147483546, 2147483545  # reserved for the columns of files that list positions
+PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved for the columns of files that list positions
 _MAGIC = b"\xd1\xd3\x39\x64"  # before the bitmap of a vector
 _MIN_VECTOR, _MAX_VECTOR = 20, 1 << 30  # bytes, with the length, the magic and the checksum around it
 
@@ -76,7 +76,7 @@ def _listed(data: bytes) -> tuple[list[str], pa.Array, pa.Array]:
 
     opened = pq.ParquetFile(pa.BufferReader(data))
     ids = {(f.metadata or {}).get(b"PARQUET:field_id"): f.name for f in opened.schema_arrow}
-    names = [ids.get(str(i).encode(), name) for i, name in ((_PATH_ID, "file_path"), (_POS_ID, "pos"))]
+    names = [ids.get(str(i).encode(), name) for i, name in ((PATH_ID, "file_path"), (POSITION_ID, "pos"))]
     paths, rows = (opened.read([name]).column(name).combine_chunks() for name in names)
     encoded = paths.cast(pa.string()).dictionary_encode()
     return [location(p) for p in encoded.dictionary.to_pylist()], encoded.indices, rows.cast(pa.int64())
@@ -104,7 +104,7 @@ def positions_of(
         deleting = entry.data_file
         if deleting.content != DataFileContent.POSITION_DELETES:
             continue
-        ends = deleted_paths(deleting, _PATH_ID)
+        ends = deleted_paths(deleting, PATH_ID)
         low, high = (location(end) for end in ends) if ends is not None else ("", None)
         one = at.get(low) if low == high else None
         for file in members.get(partition, ()) if low != high else () if one is None else (one,):

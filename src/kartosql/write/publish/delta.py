@@ -7,8 +7,9 @@ import datetime as dt
 import json
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
+from json.encoder import encode_basestring_ascii as json_text
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from kartosql.formats.delta.log import LOG, Log, Snapshot
 from kartosql.formats.delta.vectors import MAGIC, Z85
 from kartosql.store import Store
 from kartosql.text.version import VERSION
-from kartosql.write.publish.live import MAX_BOUND, MAX_TOLD, LiveFiles, refused
+from kartosql.write.publish.live import MAX_BOUND, MAX_TOLD, PER_SECOND, LiveFiles, encoded, locations, refused
 
 # Whoever does not know a feature that writers need leaves the table alone; VACUUM would remove files of the store.
 OWN_FEATURE = "kartosqlPublished"
@@ -33,7 +34,6 @@ _ODD = frozenset(" ,;{}()\n\t=")  # characters that names of columns may not hol
 _EXACT_DIGITS = 15  # of a number that readers may take for a DOUBLE
 _DAYS = dt.date(1970, 1, 1).toordinal()
 _EPOCH = dt.datetime(1970, 1, 1)
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class DeltaTarget:
@@ -45,29 +45,34 @@ class DeltaTarget:
         self.store = store
         self._before: Snapshot | None = None
 
-    def read(self, name: str) -> frozenset[str]:
-        """Read what stands there and return the paths of its files; raises ``target-taken``."""
+    def read(self, name: str) -> None:
+        """Read what stands there; raises ``target-taken`` and what is wrong with it."""
         self._before = Log(self.store).at(None) if self.store.list_below(f"{LOG}/") else None
-        if self._before is None:
-            return frozenset()
-        if OWN_FEATURE not in (self._before.protocol.get("writerFeatures") or ()):
+        if self._before is not None and OWN_FEATURE not in (self._before.protocol.get("writerFeatures") or ()):
             raise UsageError(
                 f"{self.store.url} is a Delta table that something else writes.",
                 code="target-taken",
                 hint=f"Choose another folder for {name!r}.",
             )
-        return frozenset(self._before.files["path"].to_pylist())
 
-    def write(self, live: LiveFiles, paths: Sequence[str]) -> dict[str, Any]:
+    def paths(self, source: Store, keys: Sequence[str]) -> Sequence[str]:
+        """Return how the log names files: relative to a folder above them, else by their URLs."""
+        return encoded(locations(source, keys, self.store))
+
+    def kept(self, paths: Sequence[str]) -> Collection[str]:
+        """Return those of some files of which nothing has to be known, at least: those that stand there."""
+        return frozenset(() if self._before is None else self._before.files["path"].to_pylist())
+
+    def write(self, live: LiveFiles, paths: Sequence[str], known: Collection[str]) -> dict[str, Any]:
         """Write the next version unless nothing changed; raises what ``Store.put_if`` raises."""
         before = self._before
         schema = _Schema(live)
-        known = {} if before is None else _vectors_by_path(before)
+        stood = {} if before is None else _vectors_by_path(before)
         vectors = {paths[file]: _vector(rows) for file, rows in live.deleted.items()}
-        new = [f for f, path in enumerate(paths) if path not in known or known[path] != _place(vectors.get(path))]
-        gone = set(known).difference(paths) | {paths[f] for f in new if paths[f] in known}
+        new = [f for f, path in enumerate(paths) if path not in stood or stood[path] != _place(vectors.get(path))]
+        gone = set(stood).difference(paths) | {paths[f] for f in new if paths[f] in stood}
         version = 0 if before is None else before.version + 1
-        lines = [] if before is None else [_remove(path, known[path], before) for path in sorted(gone)]
+        lines = [] if before is None else [_remove(path, stood[path], before) for path in sorted(gone)]
         lines += _adds(live, new, paths, vectors)
         if before is None or not schema.is_same(before):
             lines = [*schema.actions(before, has_vectors=bool(vectors)), *lines]
@@ -78,8 +83,8 @@ class DeltaTarget:
             told |= {"operationParameters": {"dataset": json.dumps(live.name)}, "txnId": uuid.uuid4().hex}
             text = "\n".join([_json({"commitInfo": told}), *lines, ""])
             self.store.put_if(f"{LOG}/{version:020}.json", text.encode(), None)
-        removed = len(set(known).difference(paths))
-        return {"version": version if lines else version - 1, "added": len(set(paths) - set(known)), "removed": removed}
+        removed = len(set(stood).difference(paths))
+        return {"version": version if lines else version - 1, "added": len(set(paths) - set(stood)), "removed": removed}
 
 
 def _json(value: Any) -> str:
@@ -200,8 +205,8 @@ def _adds(
     partitions, by_part = live.partitions, dict[int, str]()
     writers = [_partition_text(type_) for type_ in partitions.types]
     told = [c for c in live.bounds if _stat_text(live.schema.field(c).type) is not None][:MAX_TOLD]
-    texts = [(json.dumps(c), _stat_text(live.schema.field(c).type), live.bounds[c]) for c in told]
-    counted = [(json.dumps(c), known) for c, known in [*live.bounds.items()][:MAX_TOLD]]
+    texts = [(json_text(c), _stat_text(live.schema.field(c).type), live.bounds[c]) for c in told]
+    counted = [(json_text(c), known) for c, known in [*live.bounds.items()][:MAX_TOLD]]
     for file in files:
         part = partitions.part_of_file[file]
         if part not in by_part:
@@ -209,7 +214,8 @@ def _adds(
             row = {k: w(v) for k, w, v in zip(partitions.keys, writers, values, strict=True)}
             if "" in row.values():
                 raise refused(live.name, next(k for k, v in row.items() if v == ""), "an empty text there", "Delta")
-            by_part[part] = _json(row)
+            pairs = (f"{json_text(k)}:{'null' if v is None else json_text(v)}" for k, v in row.items())
+            by_part[part] = f"{{{','.join(pairs)}}}"
         vector = vectors.get(paths[file])
         lows, highs = [], []
         for name, text, known in texts:
@@ -228,8 +234,8 @@ def _adds(
         size, time = live.sizes[file]
         deleted = f',"deletionVector":{_json(vector)}' if vector else ""
         yield (
-            f'{{"add":{{"path":{json.dumps(paths[file])},"partitionValues":{by_part[part]},"size":{size},'
-            f'"modificationTime":{time},"dataChange":true,"stats":{json.dumps(stats)}{deleted}}}}}'
+            f'{{"add":{{"path":{json_text(paths[file])},"partitionValues":{by_part[part]},"size":{size},'
+            f'"modificationTime":{time},"dataChange":true,"stats":{json_text(stats)}{deleted}}}}}'
         )
 
 
@@ -237,7 +243,7 @@ def _partition_text(type_: pa.DataType) -> Callable[[Any], str | None]:
     """Return what writes values of a partition column."""
     t = pa.types
     if t.is_timestamp(type_):
-        per, zone = _PER_SECOND[type_.unit], "" if type_.tz is None else "Z"
+        per, zone = PER_SECOND[type_.unit], "" if type_.tz is None else "Z"
         return lambda v: None if v is None else f"{_EPOCH + dt.timedelta(microseconds=v * 10**6 // per)}{zone}"
     if t.is_boolean(type_):
         return lambda v: None if v is None else str(v).lower()
@@ -253,13 +259,13 @@ def _stat_text(type_: pa.DataType) -> Callable[[Any, bool], str | None] | None:
     if t.is_integer(type_):
         return lambda v, up: str(v)
     if t.is_string(type_) or t.is_large_string(type_):
-        return lambda v, up: json.dumps(v) if len(v) <= MAX_BOUND else None
+        return lambda v, up: json_text(v) if len(v) <= MAX_BOUND else None
     if t.is_date32(type_):
         return lambda v, up: f'"{dt.date.fromordinal(v + _DAYS)}"' if -719162 <= v <= 2932896 else None
     if t.is_decimal128(type_) and type_.precision <= _EXACT_DIGITS:
         return lambda v, up: format(Decimal(v).scaleb(-type_.scale), "f")
     if t.is_timestamp(type_):
-        per, zone = _PER_SECOND[type_.unit], "" if type_.tz is None else "Z"
+        per, zone = PER_SECOND[type_.unit], "" if type_.tz is None else "Z"
 
         def moment(value: int, up: bool) -> str | None:
             found = -(-value * 1000 // per) if up else value * 1000 // per

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -15,11 +15,11 @@ from kartosql.store import Store
 from kartosql.tables.statistics import ColumnBounds
 
 MAX_BOUND = 64  # characters of a text; longer ones are not told
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 MAX_TOLD = 32  # columns of which bounds are told
 
 
-@dataclass(frozen=True)
-class FileBounds:
+class FileBounds(NamedTuple):
     """What is known of a column in a file: its NULLs, None if that is not known, and bounds where both are known."""
 
     nulls: int | None
