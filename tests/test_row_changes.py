@@ -155,6 +155,97 @@ def test_rows_of_a_cube_are_those_of_the_same_changes_in_a_database_and_none_com
         assert not [r for r in con.sql("CHECK c FULL").arrow().to_pylist() if r["severity"] != "info"]
 
 
+def _cells(rng: random.Random, count: int) -> list[tuple[int, int, int]]:
+    return sorted({(rng.randrange(2), rng.randrange(4), rng.randrange(4)) for _ in range(count)})
+
+
+def _some_of_a_cube(rng: random.Random, cells: list[tuple[int, int, int]]) -> dict[str, pa.Table]:
+    """Return rows of the seed, of another dataset with some of the cells, and of one with rows that cells share."""
+    names = ["p", "i", "j"]
+    keys = [pa.array(column, pa.int64()) for column in zip(*cells, strict=True)]
+    v, w = ([rng.choice([None, *range(8)]) for _ in cells] for _ in "vw")
+    shared = sorted({i for _, i, _ in cells if i})
+    return {
+        "seed": pa.table([*keys, pa.array(v, pa.int64())], names=[*names, "v"]),
+        "w": pa.table([*keys, pa.array(w, pa.int64())], names=[*names, "w"]).filter(
+            pa.array([rng.random() < 0.6 for _ in cells[1:]] + [True])
+        ),
+        "g": pa.table({"i": pa.array(shared, pa.int64()), "g": pa.array([10 + i for i in shared], pa.int64())}),
+    }
+
+
+_OF_CUBES = (
+    "i = {a}",
+    "v > {a} AND w IS NULL",
+    "g = 1{a} AND j <> {b}",
+    "w IN ({a}, {b}) OR v = {b}",
+    "p = 0 AND i < {b}",
+    "v > (SELECT avg(v) FROM {t})",
+    "i IN (SELECT i FROM other WHERE v > {a})",
+)
+
+
+def _of_a_cube(rng: random.Random) -> str:
+    condition, kind = rng.choice(_OF_CUBES), rng.choice(["DELETE", "UPDATE", "UPDATE", "MERGE"])
+    also, other = rng.choice([" AND s.v > 3", " AND {t}.w IS NULL"]), rng.choice(["v = s.v, w = 7", "w = s.v"])
+    values = {"v": "coalesce(w, 0) + 1", "w": rng.choice(["v + g", "NULL", "{a}"]), "g": rng.choice(["g + 1", "{b}"])}
+    chosen = rng.sample(sorted(values), rng.randint(1, 2))
+    first = rng.choice(["DELETE", f"UPDATE SET {other}"])
+    return {
+        "DELETE": f"DELETE FROM {{t}} WHERE {condition}",
+        "UPDATE": f"UPDATE {{t}} SET {', '.join(f'{c} = {values[c]}' for c in chosen)} WHERE {condition}",
+        "MERGE": f"MERGE INTO {{t}} USING other AS s ON {{on}} WHEN MATCHED{also} THEN {first} "
+        "WHEN MATCHED AND s.v < 6 THEN UPDATE SET w = s.v"
+        " WHEN NOT MATCHED AND s.j > 0 THEN INSERT (p, i, j, w) VALUES (s.p, s.i, s.j, s.v)",
+    }[kind]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_cells_of_a_whole_cube_change_in_all_datasets_that_hold_them_or_not_at_all(tmp_path, seed):
+    rng, model, refused = random.Random(seed), duckdb.connect(), 0
+    cube = kartosql.Cube("c", ["i", "j"], ["p"], suppress_index_on=["i"] if seed % 2 else ())
+    with kartosql.connect(tmp_path) as con:
+        con.build_cube(cube, _some_of_a_cube(rng, _cells(rng, 25)), partition_on={"g": []})
+        for _ in range(2):
+            more = _some_of_a_cube(rng, _cells(rng, 8))
+            con.append_to_cube(cube, {"seed": more["seed"], "w": more["w"]})
+        missing = con.sql(
+            "SELECT 0 AS p, 9 AS i, 9 AS j, 1 AS v UNION SELECT p, i, j, NULL FROM c.w ANTI JOIN c.seed USING (p, i, j)"
+        )
+        con.append_to_cube(cube, {"seed": missing.arrow()})
+        con.create_dataset("other", _some_of_a_cube(rng, _cells(rng, 8))["seed"])
+        model.register("given", con.sql("SELECT p, i, j, v, w, g FROM c").arrow())
+        model.register("others", con.sql("SELECT p, i, j, v FROM other").arrow())
+        model.execute("CREATE TABLE t AS FROM given; CREATE TABLE other AS FROM others")
+        for _ in range(8):
+            numbers = {"a": rng.randrange(4), "b": rng.randrange(4)}
+            text = _of_a_cube(rng)
+            ours = text.format(t="c", on="(p, i, j)", **numbers)
+            before = {name: _files(con, f"c.{name}") for name in ("seed", "w", "g")}
+            model.execute("CREATE OR REPLACE TABLE last AS FROM t")
+            on = "t.p = s.p AND t.i = s.i AND t.j = s.j"
+            model.execute(text.format(t="t", on=on, **numbers))
+            model.execute(
+                "UPDATE t SET g = (SELECT any_value(l.g) FROM last AS l SEMI JOIN t AS o USING (p, i, j) "
+                "WHERE l.i = t.i) WHERE (p, i, j) NOT IN (SELECT (p, i, j) FROM last)"
+            )
+            refusal = None
+            try:
+                con.sql(ours)
+            except kartosql.KartosqlError as e:
+                refusal = e
+            if refusal is not None:
+                assert refusal.code == "not-supported", ours
+                assert before == {name: _files(con, f"c.{name}") for name in before}
+                model.execute("CREATE OR REPLACE TABLE t AS FROM last")
+                refused += 1
+            rows = con.sql("SELECT p, i, j, v, w, g FROM c").rows()
+            assert _sorted(rows) == _sorted(model.execute("FROM t").fetchall()), ours
+            assert con.sql("SELECT 1 FROM c.w ANTI JOIN c.seed USING (p, i, j)").rows() == [], ours
+        assert refused < 8
+        assert not [r for r in con.sql("CHECK c FULL").arrow().to_pylist() if r["severity"] != "info"]
+
+
 # -- what is refused, and what is told ---------------------------------------------------------
 
 
@@ -188,7 +279,12 @@ MERGE = "MERGE INTO d USING (SELECT 1 AS i, 'x' AS s) AS n ON (i)"
         ("DELETE FROM d WHERE COLUMNS(*) = 1", "not-supported", "d"),
         ("DELETE FROM d WHERE d::VARCHAR LIKE '%1%'", "not-supported", "d"),
         ("DELETE FROM d WHERE hash(d.*) > 0", "not-supported", "d"),
-        ("UPDATE c SET v = 1 WHERE x = 1", "unknown-table", "c"),
+        ("UPDATE c SET x = 1 WHERE v = 11", "not-supported", "c"),
+        ("UPDATE c SET nope = 1 WHERE v = 11", "unknown-column", "nope"),
+        ("UPDATE c SET v = 1 WHERE nope = 11", "unknown-column", None),
+        ("DELETE FROM c WHERE random() < v", "invalid-condition", "c"),
+        ("MERGE INTO c USING d ON (p) WHEN NOT MATCHED THEN INSERT (x) VALUES (d.i)", "not-supported", "c"),
+        ("MERGE INTO c USING d ON (p) WHEN MATCHED THEN DELETE", "merge-conflict", "c"),
         ("UPDATE c.seed SET x = 1 WHERE v = 11", "not-supported", "c.seed"),
         ("UPDATE c.seed SET v = 1 WHERE w = 11", "unknown-column", None),
         (f"{MERGE} WHEN MATCHED THEN UPDATE SET s = n.nope", "unknown-column", None),

@@ -309,6 +309,25 @@ def test_delete_true_empties_datasets_without_partition_columns_too(con):
     assert _rows(con, "SELECT x, z FROM c") == [(0, None), (1, None), (2, None), (3, None)]
 
 
+@pytest.mark.parametrize("where", ["v = 'd'", "p = 1 AND X = 3", "w IS NULL AND p IN (SELECT 1)", "c.f > 2.5"])
+def test_any_condition_deletes_cells_from_all_datasets_of_a_cube_at_once(con, where):
+    left = _rows(con, f"FROM c WHERE NOT coalesce({where}, false)")
+    con.sql("INSERT INTO c.z (x, z) SELECT x, 20 FROM c WHERE x > 1")
+    gone = [x for (x,) in _rows(con, f"SELECT x FROM c WHERE {where}")]
+    did = _did(con, f"DELETE FROM c WHERE {where}")
+    assert len({row["id"] for row in did.values() if row["id"] is not None}) == 1
+    assert did["seed"]["changed"] == len(gone) > 0
+    assert [r[0] for r in _rows(con, "FROM c")] == [r[0] for r in left]
+    for name in ("seed", "w", "z"):
+        assert not set(gone).intersection(x for (x,) in _rows(con, f"SELECT x FROM c.{name}"))
+
+
+def test_cells_keep_their_rows_of_other_datasets_where_a_delete_names_one(con):
+    did = _did(con, "DELETE FROM c DATASETS (W) WHERE v = 'a'")
+    assert (list(did), did["w"]["changed"]) == (["w"], 1)
+    assert _rows(con, "SELECT x, w FROM c") == [(0, None), (1, 11), (2, 12), (3, None)]
+
+
 def test_datasets_leaves_the_others_alone(con):
     con.sql("DELETE FROM c DATASETS (W) WHERE p = 0")
     assert _rows(con, "SELECT x, w FROM c") == [(0, None), (1, None), (2, 12), (3, None)]
@@ -333,24 +352,21 @@ def test_delete_from_a_dataset_goes_by_its_own_partition_columns(con, where, lef
 @pytest.mark.parametrize(
     ("sql", "code", "place"),
     [
-        ("DELETE FROM c WHERE v = 'a'", "invalid-condition", "v"),
-        ("DELETE FROM c WHERE p = 1 OR X = 1", "invalid-condition", "X"),
-        ("DELETE FROM c WHERE c.v IS NULL", "invalid-condition", "c.v"),
         ("DELETE FROM c WHERE nope = 1", "unknown-column", "nope"),
-        ("DELETE FROM c WHERE c IS NOT NULL", "invalid-condition", "c"),
-        ("DELETE FROM c WHERE COLUMNS(*) = 1", "invalid-condition", "COLUMNS(*)"),
+        ("DELETE FROM c WHERE c IS NOT NULL", "not-supported", "c"),
+        ("DELETE FROM c WHERE COLUMNS(*) = 1", "not-supported", "c"),
         ("DELETE FROM c DATASETS (z) WHERE p = 1", "invalid-condition", None),
         ("DELETE FROM c DATASETS (nope) WHERE p = 1", "unknown-dataset", "nope"),
         ("DELETE FROM c WHERE p = $q", "invalid-parameters", "$q"),
         ("DELETE FROM d DATASETS (a) WHERE name = 'a'", "syntax-error", "d"),
-        ("DELETE FROM c WHERE p IN (SELECT p FROM d)", "invalid-condition", "c"),
+        ("DELETE FROM c DATASETS (nope) WHERE v = 'a'", "unknown-dataset", "nope"),
         ("DELETE FROM d WHERE name::INT = 1", "invalid-value", None),
         ("DELETE FROM d WHERE (name = ", "syntax-error", None),
         ("DELETE FROM nope WHERE p = 1", "unknown-table", "nope"),
         ("DELETE FROM c.z WHERE p = 1", "unknown-column", "p"),
     ],
 )
-def test_a_condition_that_tells_no_partitions_is_refused(con, sql, code, place):
+def test_a_condition_that_tells_neither_partitions_nor_rows_is_refused(con, sql, code, place):
     error = _failure(con, sql)
     assert error.code == code
     if place is not None:

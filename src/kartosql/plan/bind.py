@@ -312,40 +312,26 @@ class OnlyTable(Tables):
 
 def condition_columns(
     query: Select, partition_columns: pa.Schema, others: Collection[str], parameters: Parameters
-) -> frozenset[str]:
-    """Return the partition columns that the WHERE of a DELETE names.
+) -> frozenset[str] | None:
+    """Return the partition columns that the WHERE of a DELETE names, None where it is about single rows.
 
-    ``others`` are the columns of the table that no partition is told by. Raises
-    ``invalid-condition`` for these, ``unknown-column``, ``invalid-parameters`` and
-    ``not-supported`` for what only the engine can read.
+    ``others`` are the columns of the table that no partition is told by. Raises ``unknown-column``,
+    ``invalid-parameters`` and ``not-supported`` for what only the engine can read.
     """
     if query.tree is None:
         raise SqlError("This form of condition is not supported in DELETE.", code="not-supported", sql=query.text)
     bound = bind(query, OnlyTable(partition_columns.empty_table()), parameters)
-    listed = ", ".join(quote_if_needed(name) for name in partition_columns.names) or "none"
-    for suspect in bound.suspects:
-        if suspect.name.lower() in {n.lower() for n in others}:
-            raise SqlError(
-                f"{suspect.name!r} is no partition column, so DELETE cannot tell its rows apart by files.",
-                code="invalid-condition",
-                hint=f"Of a cube whole partitions are deleted, by {listed}. DELETE FROM c.d deletes rows of a dataset.",
-                span=span_of(suspect.node),
-                sql=query.text,
-            )
+    known = {name.lower() for name in others}
+    if any(suspect.name.lower() in known for suspect in bound.suspects):
+        return None
     if bound.suspects:
         raise bound.unknown_names()
     where = query.tree.args["where"]
     names = set()
     for node in where.find_all(exp.Column, exp.Star, exp.Columns):
         found = bound.walked.bound.get(id(node))
-        if found is None or found.source is None:
-            raise SqlError(
-                "The condition of DELETE names its columns one by one.",
-                code="invalid-condition",
-                hint=f"Partition columns: {listed}.",
-                span=span_of(node),
-                sql=query.text,
-            )
+        if found is None or found.source is None:  # COLUMNS(...), or the row as a whole
+            return None
         names.add(found.source.real(found.column))
     return frozenset(names)
 

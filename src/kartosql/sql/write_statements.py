@@ -137,13 +137,13 @@ class ChangeRows(WriteTo):
 class Delete(WriteTo):
     """DELETE FROM t [DATASETS (...)] WHERE condition.
 
-    ``query`` is ``FROM t WHERE condition``, with every character in its place; ``inner`` is the place
-    of a query in the condition. Rows are deleted ``by_row`` where it does not hold for whole partitions.
+    ``query`` is ``FROM t WHERE condition``, with every character in its place; ``has_query``
+    tells of a query in the condition. Rows are deleted ``by_row`` where it does not hold for whole partitions.
     """
 
     datasets: Columns | None
     query: Select
-    inner: Span | None
+    has_query: bool
     by_row: ChangeRows
 
 
@@ -575,7 +575,7 @@ class _WriteCursor(TokenCursor):
             has_query = tree.args["where"].find(exp.Query) is not None
         self.at += 1
         by_row = ChangeRows(self.text, target, (Action(self.expression(), None),))
-        return Delete(self.text, target, datasets, query, target.span if has_query else None, by_row)
+        return Delete(self.text, target, datasets, query, has_query, by_row)
 
     # -- single rows -------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import ConcurrentCommit, KartosqlError, Span, SqlError
 from kartosql.formats.kartothek import versions
+from kartosql.formats.kartothek.cube import CubeMember
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.plan.reader import may_tell_time
@@ -29,19 +30,30 @@ from kartosql.tables.names import Tables
 from kartosql.tables.names import quote_identifier as quote
 from kartosql.tables.table import Overlay, Part, Plain, Table, arrow_table, exposed
 from kartosql.write.compact import TARGET_BYTES
+from kartosql.write.cubes import change_members, opened_cube
 from kartosql.write.datasets import append_to_dataset
 from kartosql.write.files import footer
-from kartosql.write.operation import report
+from kartosql.write.operation import Operation, report
 
 ATTEMPTS = 5
 FILE, _ROW, ROWS, _SOURCE = "kartosql_file", "kartosql_row", "kartosql_rows", "kartosql_source"
+_ACTION, _GOES, _OLD = "kartosql_action", "kartosql_goes", "kartosql_old"
 
 
-def change_rows(request: Request, statement: ws.ChangeRows) -> pa.Table:
-    """Run DELETE, UPDATE or MERGE by row; repeat it if another commit changed the files that it had read."""
+def change_rows(request: Request, statement: ws.ChangeRows, datasets: ws.Columns | None = None) -> pa.Table:
+    """Run DELETE, UPDATE or MERGE by row; repeat it if another commit changed the files that it had read.
+
+    Of a cube a DELETE may be for some of the ``datasets`` alone.
+    """
+    deletes = any(a.values is None for a in statement.actions)
+    name = "merge_rows" if statement.source else "delete_rows" if deletes else "update_rows"
     for left in reversed(range(ATTEMPTS)):
+        operation = request.session.operation(name)
+        found = request.session.tables().find(statement.target.parts, statement.target.span, statement.text)
         try:
-            return _RowChange(request, statement).run()
+            if len(found.parts) > 1 and not found.is_attached:
+                return _CubeChange(request, statement, operation).run(datasets)
+            return _RowChange(request, statement, operation).run()
         except ConcurrentCommit:
             if not left:
                 raise
@@ -93,51 +105,99 @@ def erased(request: Request, statement: VerifyData) -> pa.Table:
 
 
 class _RowChange:
-    """One attempt: everything is read from one snapshot, and committed if that is still the present state."""
+    """One attempt: everything is read from one snapshot, and committed if that is still the present state.
 
-    def __init__(self, request: Request, statement: ws.ChangeRows) -> None:
+    ``rows`` are those of the source, if they are known.
+    """
+
+    def __init__(
+        self, request: Request, statement: ws.ChangeRows, operation: Operation, rows: pa.Table | None = None
+    ) -> None:
         self._session, self._statement, self._text = request.session, statement, statement.text
+        self._request, self._operation = request, operation
         self._deletes = [n for n, a in enumerate(statement.actions, 1) if a.values is None]
-        name = "merge_rows" if statement.source else "delete_rows" if self._deletes else "update_rows"
-        self._operation = self._session.operation(name)
-        uuid = targets.dataset_target(self._session.tables(), statement.target, self._text).table.uuid
-        self._operation.begin_at([uuid])
-        self._target = targets.dataset_target(self._tables({}), statement.target, self._text)
-        self._table, self._part = self._target.table, self._target.source.parts[0]
-        if len(self._operation.snapshot.dataset(uuid).tables) > 1:
-            raise self._refused("not-supported", f"{uuid!r} has several tables: its rows do not change one by one.")
+        self._shown = self._begun()
         self._settings = replace(request, engine="duckdb").settings
         self._marks = [(t.start, t.end + 1) for t in tokens_of(self._text) if self._text[t.start] == "?"]
         given = request.parameters or ()
         self._given = given if isinstance(given, Mapping) else {str(n): v for n, v in enumerate(given, 1)}
         self._rows, self._source = quote(statement.target.last), quote(statement.source_name)
-        self._given_rows = pa.table({})  # of the source, with their numbers
         self._keys: list[tuple[str, str]] = []  # columns of the target and of the source
         self._reads_all = statement.source is not None  # whether it matters which other files there are
+        self._given_rows = pa.table({})  # of the source, with their numbers
+        if statement.source is not None:
+            found = (
+                rows if rows is not None else self._query(f"SELECT * FROM {self._sql(statement.source, '')}").arrow()
+            )
+            mine = targets.resolved(statement.keys, self._shown.columns, self._shown.name, self._text)
+            theirs = targets.resolved(statement.keys, found.column_names, "The source", self._text)
+            self._keys = list(zip(mine, theirs, strict=True))
+            self._given_rows = found.append_column(_ROW, pa.array(range(found.num_rows), pa.int64()))
+        self._check()
+        self._updates, self._inserts = self._values(statement.actions), self._values(statement.inserts)
+        self._check_cells()
+
+    def _begun(self) -> Table:
+        """Begin at the target, and return it."""
+        statement, text = self._statement, self._statement.text
+        uuid = targets.dataset_target(self._session.tables(), statement.target, text).table.uuid
+        self._operation.begin_at([uuid])
+        target = targets.dataset_target(self._tables({}), statement.target, text)
+        self._dataset, self._table, self._part = target.dataset, target.table, target.source.parts[0]
+        self._types: Mapping[str, pa.DataType] = {c: target.table.types[c] for c in target.table.schema.names}
+        self._cell = self._part.rows.key if isinstance(self._part.rows, Overlay) else None
+        self._fixed = {*(self._cell or ()), *self._table.partition_keys}
+        if len(self._operation.snapshot.dataset(uuid).tables) > 1:
+            raise self._refused("not-supported", f"{uuid!r} has several tables: its rows do not change one by one.")
+        return target.source
+
+    def prepare(self) -> dict[str, int]:
+        """Find out what is to be written, in place of which files, and return how many rows that changes."""
+        hits = self._hits()
+        changed = hits.filter(pc.greater(hits["action"], 0))
+        self.files = self._rewritten(set(changed["file"].to_pylist()))
+        written = self._made(self._updates, self.files)  # which finds what is wrong with names, too
+        new = self._new(self._inserts, self._unmatched(hits["row"])) if self._inserts else pa.table({})
+        self.data = [*([written] if self.files else []), *([new] if new.num_rows else [])]
+        return {"changed": pc.sum(changed["count"]).as_py() or 0, "inserted": new.num_rows}
 
     def run(self) -> pa.Table:
         """Change the rows, and return the table of what was done."""
-        statement = self._statement
-        self._check()
-        if statement.source is not None:
-            rows = self._query(f"SELECT * FROM {self._sql(statement.source, '')}").arrow()
-            columns = self._target.source.columns
-            mine = targets.resolved(statement.keys, columns, self._target.source.name, self._text)
-            theirs = targets.resolved(statement.keys, rows.column_names, "The source", self._text)
-            self._keys = list(zip(mine, theirs, strict=True))
-            self._given_rows = rows.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
-        updates, inserts = self._values(statement.actions), self._values(statement.inserts)
-        self._check_cells(updates)
-        hits = self._hits()
-        changed = hits.filter(pc.greater(hits["action"], 0))
-        files = self._rewritten(set(changed["file"].to_pylist()))
-        written = self._made(updates, files)  # which finds what is wrong with names, too
-        matched = pc.is_in(self._given_rows[_ROW], value_set=hits["row"].combine_chunks()) if statement.source else None
-        new = self._new(inserts, self._given_rows.filter(pc.invert(matched))) if statement.inserts else pa.table({})
-        data = [*([written] if files else []), *([new] if new.num_rows else [])]
-        done = self._commit(data, files) if data else report((), None)
-        counts = {"changed": pc.sum(changed["count"]).as_py() or 0, "inserted": new.num_rows}
-        return by_dataset({self._target.dataset: {**done, **counts}}, {**CHANGE, "changed": COUNT, "inserted": COUNT})
+        counts, done = self.prepare(), report((), None)
+        if self.data:
+            given = self.data if self._table.table == "table" else {self._table.table: self.data}
+            self.limit_files()
+            done = append_to_dataset(self._operation, self._table.uuid, given, removed=self.select, place=self.place)
+        return _told({self._dataset: {**done, **counts}})
+
+    # -- the commit --------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str | None:
+        """The last of the files that are replaced: what others write meanwhile comes behind it."""
+        return self._table.labels[self.files[-1]] if self.files else None
+
+    def select(self, now: DatasetTable) -> Sequence[str]:
+        """Return the labels of replaced files; raises ``concurrent-commit`` if others changed what was read."""
+        labels = [self._table.labels[f] for f in self.files]
+        known = set(now.labels) if labels or self._reads_all else set()
+        if not known.issuperset(labels) or (self._reads_all and known != set(self._table.labels)):
+            raise ConcurrentCommit(
+                f"Dataset {self._table.uuid!r}: {self._operation.name} cannot be committed, as others changed "
+                "what it had read",
+                hint="Nothing was changed. Look at the dataset as it stands now and try again.",
+            )
+        return labels
+
+    def limit_files(self) -> None:
+        """Let files that are written be no larger than those of COMPACT."""
+        operation, keys = self._operation, [self._table.files[f] for f in self.files]
+        size = sum(s or 0 for s in operation.store.sizes(keys).values())
+        if size > TARGET_BYTES:
+            rows = max(1, sum(footer(operation.store, key)[0] for key in keys) * TARGET_BYTES // size)
+            operation.options = replace(
+                operation.options, rows_per_file=min(rows, operation.options.rows_per_file or rows)
+            )
 
     # -- queries -----------------------------------------------------------------------------
 
@@ -189,7 +249,7 @@ class _RowChange:
         actions = (*self._statement.actions, *self._statement.inserts)
         text = ", ".join(self._sql(a.condition) for a in actions if a.condition) or "1"
         values = [self._sql(place) for a in actions for _, place in a.values or ()]
-        names = {self._statement.target.last, self._statement.source_name}.difference(self._table.schema.names)
+        names = {self._statement.target.last, self._statement.source_name}.difference(self._types)
         if names_whole_rows(self._parsed(f"SELECT {', '.join([text, *values])}").tree, names):
             raise self._refused("not-supported", "Conditions and values name their columns one by one here.")
         reason = undetermined(self._parsed(f"SELECT {text}").tree)
@@ -200,38 +260,34 @@ class _RowChange:
 
     def _values(self, actions: Sequence[ws.Action]) -> list[dict[str, str]]:
         """Return the new values of columns for each action, in the types of the columns."""
-        columns, types = self._table.schema.names, self._table.types
-        found = []
+        types, found = self._types, []
         for action in actions:
             named = action.values or ()
-            names = targets.resolved(tuple(n for n, _ in named), columns, self._target.source.name, self._text)
+            names = targets.resolved(tuple(n for n, _ in named), types, self._shown.name, self._text)
             values = {c: self._sql(place) for c, (_, place) in zip(names, named, strict=True)}
             typed = {c: sql_type(types[c]) for c in values if not pa.types.is_null(types[c])}
             found.append({c: f"CAST({v} AS {typed[c]})" if c in typed else v for c, v in values.items()})
         return found
 
-    def _check_cells(self, updates: Sequence[Mapping[str, str]]) -> None:
+    def _check_cells(self) -> None:
         """Raise ``not-supported`` for changes of a cube after which a row is in another cell, or hides one."""
-        rule, keys = self._part.rows, {mine for mine, _ in self._keys}
-        if not isinstance(rule, Overlay):
+        if self._cell is None:
             return
-        for values in updates:
-            if given := {*rule.key, *self._table.partition_keys}.intersection(values):
+        for values in self._updates:
+            if given := self._fixed.intersection(values):
                 message = (
                     f"{min(given)!r} tells which cell of the cube a row is, or where it is stored: it cannot change."
                 )
                 raise self._refused("not-supported", message, "DELETE the row, and INSERT it.")
-        if self._statement.inserts and not keys.issuperset(rule.key):
-            message = f"A row of a cube is new if none is equal in {', '.join(rule.key)}: the key needs all of these."
+        if self._inserts and not {mine for mine, _ in self._keys}.issuperset(self._cell):
+            message = f"A row of a cube is new if none is equal in {', '.join(self._cell)}: the key needs all of these."
             raise self._refused("not-supported", message)
 
     def _hits(self) -> pa.Table:
         """Return the number of rows of each action by file and, in a MERGE, by the row of the source."""
-        statement = self._statement
-        where = "" if self._keys else f"WHERE {self._sql(statement.actions[0].condition or (0, 0))}"
-        parts = self._query(f"SELECT 1 AS one{self._from()}{where}", self._target.source).scan.occurrences[0].parts
+        where, row, action = self._found()
+        parts = self._query(f"SELECT 1 AS one{self._from()}{where}", self._shown).scan.occurrences[0].parts
         table = numbered(self._part, parts[0].files if parts else ())
-        row, action = (f"{self._source}.{_ROW}", self._action(statement.actions)) if self._keys else ("0", "1")
         items = f"SELECT {self._rows}.{FILE} AS file, {row} AS row, {action} AS action, count(*) AS count"
         hits = self._query(f"{items}{self._from()}{where} GROUP BY ALL", table).arrow()
         if self._keys and hits.num_rows:
@@ -240,9 +296,22 @@ class _RowChange:
             names = ", ".join(f"k{n}" for n, _ in enumerate(self._keys))
             twice = f"SELECT {names} FROM ({pairs}) AS pairs GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
             for found in self._query(twice, table).rows():
-                message = f"Several rows of the source are for one row, with the key {str(found)[:200]}."
-                raise self._refused(code="merge-conflict", message=message)
+                raise self._several(found)
         return hits
+
+    def _found(self) -> tuple[str, str, str]:
+        """Return the condition of rows to change, and for each the row of the source and the number of the action."""
+        if self._keys:
+            return "", f"{self._source}.{_ROW}", self._action(self._statement.actions)
+        return f"WHERE {self._sql(self._statement.actions[0].condition or (0, 0))}", "0", "1"
+
+    def _several(self, key: object) -> KartosqlError:
+        message = f"Several rows of the source are for one row, with the key {key}."
+        return self._refused(code="merge-conflict", message=message[:300])
+
+    def _unmatched(self, rows: pa.ChunkedArray) -> pa.Table:
+        matched = pc.is_in(self._given_rows[_ROW], value_set=rows.combine_chunks())
+        return self._given_rows.filter(pc.invert(matched))
 
     def _rewritten(self, files: set[int]) -> list[int]:
         """Return files of a cube with all files that may share cells with them, which are written together."""
@@ -261,41 +330,144 @@ class _RowChange:
     def _made(self, values: Sequence[Mapping[str, str]], files: Sequence[int]) -> QueryRows:
         action = self._action(self._statement.actions, f"{self._source}.{_ROW} IS NOT NULL" if self._keys else "true")
         kept = f"WHERE {action} NOT IN ({', '.join(map(str, self._deletes))})" if self._deletes else ""
-        others = {c: f"{self._rows}.{quote(c)}" for c in self._table.schema.names}
+        others = {c: f"{self._rows}.{quote(c)}" for c in self._types}
         return self._as_rows(values, action, others, self._from("LEFT JOIN") + kept, numbered(self._part, files))
 
     def _new(self, values: Sequence[Mapping[str, str]], source: pa.Table) -> pa.Table:
-        action, others = self._action(self._statement.inserts), dict.fromkeys(self._table.schema.names, "NULL")
+        action, others = self._action(self._statement.inserts), dict.fromkeys(self._types, "NULL")
         tail = f" FROM {_SOURCE} AS {self._source} WHERE {action} > 0"
         return self._as_rows(values, action, others, tail, None, source).arrow()
 
     def _as_rows(self, values: Any, action: str, others: Mapping[str, str], tail: str, *tables: Any) -> QueryRows:
-        items = []
-        for column, other in others.items():
-            cases = [f"WHEN {n} THEN {new[column]}" for n, new in enumerate(values, 1) if column in new]
-            items.append(f"CASE {action} {' '.join(cases)} ELSE {other} END AS c" if cases else f"{other} AS c")
-        text = f"SELECT {', '.join(f'{item}{at}' for at, item in enumerate(items))}{tail}"
-        rows = QueryRows(lambda: self._query(text, *tables), self._target.source.name)
-        rows.become(self._table.schema, self._table.schema.names, {})
+        items = [_chosen(column, values, action, other) for column, other in others.items()]
+        text = f"SELECT {', '.join(f'{item} AS c{at}' for at, item in enumerate(items))}{tail}"
+        rows = QueryRows(lambda: self._query(text, *tables), self._shown.name)
+        rows.become(self._table.schema, list(self._types), {})
         return rows
 
-    def _commit(self, data: list[Any], files: Sequence[int]) -> dict[str, Any]:
-        table, operation = self._table, self._operation
-        labels, keys = [table.labels[f] for f in files], [table.files[f] for f in files]
-        size = sum(s or 0 for s in operation.store.sizes(keys).values())
-        if size > TARGET_BYTES:
-            rows = sum(footer(operation.store, key)[0] for key in keys)
-            operation.options = replace(operation.options, rows_per_file=max(1, rows * TARGET_BYTES // size))
 
-        def select(now: DatasetTable) -> Sequence[str]:
-            if not set(labels) <= set(now.labels) or (self._reads_all and set(now.labels) != set(table.labels)):
-                raise ConcurrentCommit(
-                    f"Dataset {table.uuid!r}: {operation.name} cannot be committed, as others changed what it had read",
-                    hint="Nothing was changed. Look at the dataset as it stands now and try again.",
-                )
-            return labels
+class _CubeChange(_RowChange):
+    """One attempt for a whole cube: its cells are found once, then each dataset changes its rows of them."""
 
-        given = data if table.table == "table" else {table.table: data}
-        # What others write meanwhile comes behind the last of the files.
-        place = labels[-1] if labels else None
-        return append_to_dataset(operation, table.uuid, given, removed=select, place=place)
+    def _begun(self) -> Table:
+        statement = self._statement
+        name = targets.need_cube(self._session.snapshot(), statement.target, self._text)
+        self._state = opened_cube(self._operation, name)
+        shown = self._tables({}).find(statement.target.parts, statement.target.span, self._text)
+        self._types, seed = shown.columns, self._state.seed
+        self._cell, self._fixed = seed.join_key, set(seed.join_key)
+        return shown
+
+    def run(self, datasets: ws.Columns | None = None) -> pa.Table:
+        """Change the rows of all datasets, or delete those of some ``datasets``, in one commit."""
+        cells, owner, seed = self._cells(), self._shown.owner, self._state.seed.name
+        known = self._state.members
+        named = datasets and targets.resolved(datasets, known, f"The cube {self._shown.name!r}", self._text, "dataset")
+        sets = [*self._updates, *self._inserts]
+        reports: dict[str, dict[str, Any]] = {}
+        parts: dict[str, _RowChange] = {}
+        for name, member in known.items():
+            news = range(len(self._updates) + 1, len(sets) + 1) if name == seed else ()
+            mine = [{c for c in values if owner[c] == name and c not in self._fixed} for values in sets]
+            acts = [n for n, columns in enumerate(mine, 1) if columns or n in news]
+            if (named is None or name in named) and (acts or self._deletes):
+                columns = [c for c in self._columns if any(c in some for some in mine)]
+                change = self._of(member, cells, acts, columns)
+                reports[name] = {**report((), None), **change.prepare()}
+                if change.data:
+                    parts[name] = change
+        if parts:
+            for change in parts.values():
+                change.limit_files()
+            data = {name: change.data for name, change in parts.items()}
+            removed = {name: change.select for name, change in parts.items()}
+            places = {name: change.place for name, change in parts.items() if change.place is not None}
+            done = change_members(self._operation, self._state, data, removed, parts, None, convert=True, places=places)
+            for name, one in done.items():
+                reports[name].update(one)
+        return _told(reports)
+
+    def _cells(self) -> pa.Table:
+        """Return the cells to change and those that are new, with the number of their action and values of columns."""
+        sets, keys = [*self._updates, *self._inserts], self._cell or ()
+        self._columns = [c for c in dict.fromkeys(c for values in sets for c in values) if c not in keys]
+        names = [*keys, _ACTION, *self._columns]
+        where, row, action = self._found()
+
+        def items(values: Sequence[Mapping[str, str]], action: str, others: Callable[[str], str]) -> str:
+            cases = [f"({action})", *(_chosen(c, values, action, others(c)) for c in self._columns)]
+            first = [_chosen(c, values, action, others(c)) for c in keys]
+            return ", ".join(f"{item} AS c{n}" for n, item in enumerate([*first, *cases]))
+
+        old = items(self._updates, action, lambda c: f"{self._rows}.{quote(c)}")
+        found = self._query(f"SELECT {old}, {row} AS row{self._from()}{where}", self._shown).arrow()
+        if self._keys:
+            counted = found.group_by(found.column_names[: len(keys)]).aggregate([([], "count_all")])
+            for several in counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).to_pylist():
+                raise self._several(tuple(several.values())[: len(keys)])
+        cells = found.filter(pc.greater(found[f"c{len(keys)}"], 0)).drop_columns(["row"]).rename_columns(names)
+        if not self._inserts:
+            return cells
+        action = self._action(self._statement.inserts)
+        new = items(self._inserts, action, lambda c: f"CAST(NULL AS {sql_type(self._types[c])})")
+        text = f"SELECT {new} FROM {_SOURCE} AS {self._source} WHERE {action} > 0"
+        added = self._query(text, None, self._unmatched(found["row"])).arrow().rename_columns(names)
+        numbers = pc.add(added[_ACTION], len(self._updates)).cast(cells.schema.field(_ACTION).type)
+        added = added.set_column(len(keys), _ACTION, numbers)
+        return pa.concat_tables([cells, added.cast(cells.schema)])
+
+    def _of(self, member: CubeMember, cells: pa.Table, acts: Sequence[int], columns: Sequence[str]) -> _RowChange:
+        """Return the change of a dataset: what ``acts`` set in ``columns``, and the rows of cells that go."""
+        action, keys = cells[_ACTION], list(map(quote, member.join_key))
+        goes, old = (pc.is_in(action, pa.array(a, action.type)) for a in (self._deletes, range(len(self._updates) + 1)))
+        cells = cells.append_column(_GOES, goes).append_column(_OLD, old)
+        cells = cells.filter(pc.is_in(action, pa.array([*acts, *self._deletes], action.type)))
+        cells = cells.select([*member.join_key, *columns, _GOES, _OLD])
+        if set(member.join_key) != self._fixed:
+            cells = self._shared(member, cells)
+        text = f"MERGE INTO {quote(self._shown.name)}.{quote(member.name)} USING {_SOURCE} ON ({', '.join(keys)})"
+        text += f" WHEN MATCHED AND {_SOURCE}.{_GOES} THEN DELETE"
+        if columns:
+            text += f" WHEN MATCHED THEN UPDATE SET {', '.join(f'{quote(c)} = {_SOURCE}.{quote(c)}' for c in columns)}"
+        listed = [*keys, *map(quote, columns)]
+        values = ", ".join(f"{_SOURCE}.{c}" for c in listed)
+        has_value = " OR ".join(f"{_SOURCE}.{quote(c)} IS NOT NULL" for c in columns)
+        is_new = "true" if member is self._state.seed else has_value or "false"
+        text += f" WHEN NOT MATCHED AND NOT {_SOURCE}.{_GOES} AND ({is_new})"
+        text += f" THEN INSERT ({', '.join(listed)}) VALUES ({values})"
+        statement = parse(text)
+        assert isinstance(statement, ws.ChangeRows)
+        return _RowChange(self._request, statement, self._operation, cells)
+
+    def _shared(self, member: CubeMember, cells: pa.Table) -> pa.Table:
+        """Return the rows of a dataset of which each may belong to several cells.
+
+        One that belongs to other cells as well stays; raises ``not-supported`` where it would change for these.
+        """
+        keys = list(map(quote, member.join_key))
+        on = " AND ".join(f"r.{c} = s.{c}" for c in keys)
+        own = ", ".join(f"s.{c}" for c in keys)
+        mine = f"SELECT {', '.join(keys)}, count(*) FILTER ({_OLD}) AS n FROM {_SOURCE} GROUP BY ALL"
+        more = f"SELECT {own} FROM {ROWS} AS r JOIN ({mine}) AS s ON {on} GROUP BY {own} HAVING count(*) > any_value(n)"
+        listed = ", ".join(f"s.{quote(c)}" for c in cells.column_names if c != _OLD)
+        text = (
+            f"SELECT DISTINCT {listed}, r.{keys[0]} IS NOT NULL AS {_OLD} FROM {_SOURCE} AS s LEFT JOIN ({more}) AS r"
+        )
+        found = self._query(f"{text} ON {on}", self._shown, cells).arrow()
+        found = found.filter(pc.invert(pc.and_(found[_OLD], found[_GOES])))
+        alike = found.group_by(list(member.join_key)).aggregate([]).num_rows
+        if pc.any(found[_OLD]).as_py() or alike < found.num_rows:
+            shared = f"{member.name!r} has one row for all cells that are equal in {', '.join(member.join_key)}"
+            hint = f"The condition has to hold for all of them, or change {self._shown.name}.{member.name} itself."
+            raise self._refused("not-supported", f"{shared}, and they would not all change alike.", hint)
+        return found
+
+
+def _chosen(column: str, values: Sequence[Mapping[str, str]], action: str, other: str) -> str:
+    """Return the value of a column after an action, ``other`` where that does not set it."""
+    cases = [f"WHEN {n} THEN {new[column]}" for n, new in enumerate(values, 1) if column in new]
+    return f"CASE {action} {' '.join(cases)} ELSE {other} END" if cases else other
+
+
+def _told(found: Mapping[str, dict[str, Any]]) -> pa.Table:
+    return by_dataset(found, {**CHANGE, "changed": COUNT, "inserted": COUNT})

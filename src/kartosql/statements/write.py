@@ -241,8 +241,10 @@ class _Writing:
         if cube is None or source.name != cube.uuid_prefix:
             return self._delete_from_dataset(statement)
         keys = [c for c in cube.partition_columns if c in source.columns]
-        schema = pa.schema([(c, source.columns[c]) for c in keys])
-        removal = _removal_where(self._request, statement, schema, set(source.columns))
+        columns = _partition_columns(self._request, statement, {c: source.columns[c] for c in keys}, source.columns)
+        if columns is None:
+            return change_rows(self._request, statement.by_row, statement.datasets)
+        removal = _removal_where(self._request, statement, columns)
         keys_of = {p.name: p.table.partition_keys for p in source.parts}
         names = None
         if statement.datasets is not None:
@@ -267,13 +269,11 @@ class _Writing:
             raise refused(statement.target, statement.text, "syntax-error", "DATASETS is for cubes.")
         target = targets.dataset_target(self._tables, statement.target, statement.text)
         types = target.table.types
-        schema = pa.schema([(key, types[key]) for key in target.table.partition_keys])
-        try:
-            removal = _removal_where(self._request, statement, schema, set(types))
-        except SqlError as e:
-            if e.code == "invalid-condition":  # it names other columns
-                return change_rows(self._request, statement.by_row)
-            raise
+        keys = {key: types[key] for key in target.table.partition_keys}
+        columns = _partition_columns(self._request, statement, keys, types)
+        if columns is None:
+            return change_rows(self._request, statement.by_row)
+        removal = _removal_where(self._request, statement, columns)
         if removal is None:
             return changes({})
         operation = self._session.operation("delete_from_dataset")
@@ -381,22 +381,24 @@ def _labels(table: DatasetTable, partitions: set[int]) -> list[str]:
     return [table.labels[file] for file in sorted(table.partitions.files_of(partitions))]
 
 
-def _removal_where(
-    request: Request, statement: ws.Delete, partition_columns: pa.Schema, others: Collection[str]
-) -> Removal | None:
-    """Return what ``query``, ``FROM t WHERE condition``, removes; None if it holds for no partition at all.
+def _partition_columns(
+    request: Request, statement: ws.Delete, keys: Mapping[str, pa.DataType], others: Collection[str]
+) -> frozenset[str] | None:
+    """Return the partition columns of a condition, None where it is about single rows; raises as condition_columns."""
+    if statement.query.tree is None:
+        table_names(statement.query.text)  # the engine says what is wrong with the text
+    if statement.has_query:
+        return None
+    return condition_columns(statement.query, pa.schema(list(keys.items())), others, request.parameters)
+
+
+def _removal_where(request: Request, statement: ws.Delete, columns: frozenset[str]) -> Removal | None:
+    """Return what ``FROM t WHERE condition`` over partition ``columns`` removes; None if it holds for no partition.
 
     The condition is evaluated once per combination of partition values, and NULL keeps rows. A dataset that is not
-    partitioned by all of the columns named keeps its rows. Raises what ``condition_columns`` raises.
+    partitioned by all of the columns named keeps its rows.
     """
     query = statement.query
-    if statement.inner is not None:
-        message = "The WHERE of DELETE names partition columns of a cube and nothing else, it holds no query."
-        hint = "Ask for the values first, and hand them over as a parameter: WHERE p IN $values."
-        raise refused(statement.target, statement.text, "invalid-condition", message, hint)
-    if query.tree is None:
-        table_names(query.text)  # the engine says what is wrong with the text
-    columns = condition_columns(query, partition_columns, others, request.parameters)
     matching = partial(_matching, request.session, request.settings, query, request.parameters)
 
     def select(table: DatasetTable) -> Sequence[str]:

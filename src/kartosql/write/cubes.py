@@ -178,13 +178,14 @@ def change_members(
     replace_partitions: bool = False,
     convert: bool = False,
     evolve: bool = False,
-    place: str | None = None,
+    places: Mapping[str, str] | None = None,
 ) -> Report:
     """Append the ``given`` rows to datasets of a cube and remove partitions, all in one commit.
 
     With ``replace_partitions`` those are removed that rows are appended to. Values of other types than the columns
     have are refused, as the original does, unless they are to ``convert``; so are other columns, unless the datasets
-    are to ``evolve``. What takes the ``place`` of a label, as rows of its file change, may have no rows.
+    are to ``evolve``. What takes the place of a label, as rows of its file change, may have no rows; ``places`` are
+    these labels by dataset.
     """
     cube = state.cube
     tables = {name: _member(state, name) for name in targets}
@@ -211,7 +212,7 @@ def change_members(
                 )
         there = [column for column in indexed if column in columns and column not in keys]
         layouts[name] = appended_layout(cube, name, columns, keys, there, metadata_of.get(name, {}))
-    written = operation.write(rows, layouts, may_be_empty=place is not None)
+    written = operation.write(rows, layouts, may_be_empty=bool(places))
     changes = []
     for name in targets:
         if name in written or name in removals:
@@ -219,7 +220,9 @@ def change_members(
             if replace_partitions:
                 removed = same_partitions(written[name].keys, written[name].layout.table)
             if name in written:
-                changes.append(operation.adding([written[name]], place, removed=removed, evolve=evolve))
+                changes.append(
+                    operation.adding([written[name]], (places or {}).get(name), removed=removed, evolve=evolve)
+                )
             else:
                 changes.append(Change(cube.uuid(name), operation.name, metadata=flags(cube, name), removed=removed))
     done = operation.commit(changes, written.values(), cube.uuid(cube.seed_dataset)) if changes else {}

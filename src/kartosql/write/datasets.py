@@ -91,7 +91,8 @@ def append_to_dataset(
         state, data_of = operation.snapshot.cube(prefix), {member: [data]}
         metadata_of = None if metadata is None else {member: metadata}
         gone = {} if removed is None else {member: removed}
-        more: Any = {"replace_partitions": replace_partitions, "convert": True, "evolve": evolve, "place": place}
+        places = {} if place is None else {member: place}
+        more: Any = {"replace_partitions": replace_partitions, "convert": True, "evolve": evolve, "places": places}
         return cubes.change_members(operation, state, data_of, gone, (member,), metadata_of, **more)[member]
     first = next(iter(dataset.schemas))
     base = _layout(dataset.uuid, dataset.partition_keys(first), dataset.document.indices, metadata)
