@@ -24,10 +24,9 @@ from kartosql.formats.partition_table import PartitionTable, Variant, numbered
 from kartosql.formats.type_promotion import plain
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
-from kartosql.sources.folder_table import FolderTable, OneTable
+from kartosql.sources.folder_table import FolderTable, FooterShapes, OneTable
 from kartosql.store import Store
 from kartosql.store.keys import check_key
-from kartosql.store.listing import ListedFile
 from kartosql.store.urls import is_below
 from kartosql.tables.names import Name
 from kartosql.tables.statistics import ColumnBounds
@@ -112,25 +111,12 @@ def _stored(bounds: pa.Array, type_: pa.DataType, is_empty: pa.Array, sign: int)
 
 
 @dataclass(frozen=True, eq=False)
-class _Shapes:
-    """How files are read: the columns of a file and their names in it come from its footer, read when needed."""
-
+class _Shapes(FooterShapes):
     columns: Sequence[pa.Field]  # those in files
     mode: str  # how files name columns
-    sizes: Mapping[str, int]  # by key
-    schemas: Mapping[str, ParquetSchemas]  # by the beginning of keys
     _known: dict[int, tuple[pa.Schema, Variant]] = field(default_factory=dict)
 
-    def __call__(self, keys: Sequence[str]) -> list[Variant]:
-        """Return how each file is read; raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``."""
-        found: dict[str, pa.Schema] = {}
-        for prefix, schemas in self.schemas.items():
-            own = [key for key in keys if key.startswith(prefix)]
-            listed = [ListedFile(key[len(prefix) :], self.sizes[key], None, None) for key in own]
-            found.update(zip(own, schemas.read(listed, some=True), strict=True))
-        return [self._shape(found[key], key.partition("/")[2]) for key in keys]
-
-    def _shape(self, schema: pa.Schema, name: str) -> Variant:
+    def _shape(self, key: str, name: str, schema: pa.Schema) -> Variant:
         if id(schema) not in self._known:
             fields = in_files(self.columns, schema, self.mode, name)
             types, names = {c: f.type for c, f in fields.items()}, {c: f.name for c, f in fields.items() if f.name != c}
@@ -161,10 +147,7 @@ class DeltaSource(OneTable):
         """Give the files keys of their own; what was remembered of others is about another table."""
         mounts, stores = self._location.mounts, [self.store, *(() if self._clone is None else self._clone[1:])]
         self._prefixes = [mounts.mount(store) for store in stores]
-        self._schemas = {
-            with_ids: {p: ParquetSchemas(s, with_ids=with_ids) for p, s in zip(self._prefixes, stores, strict=True)}
-            for with_ids in (False, True)
-        }
+        self._schemas: dict[tuple[str, bool], ParquetSchemas] = {}
         self._vectors: dict[tuple[Any, ...], pa.Array] = {}
         self._made.clear()
 
@@ -227,7 +210,7 @@ class DeltaSource(OneTable):
             labels=tuple(named),
             files=tuple(places),
             partitions=_partitions(files, {key: types[key] for key in keys}, physical, url),
-            shapes=_Shapes(stored, mode, sizes, self._schemas[mode == "id"]),
+            shapes=_Shapes(self._location.mounts, sizes, self._schemas, mode == "id", stored, mode),
             has_footers=True,
             keeper=self,
             renames=mode != "none",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from kartosql.formats.folder import ParquetSchemas
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.memo import memoized
 from kartosql.sources.attachments import AttachLocation, Attachment
+from kartosql.store import Mounts
+from kartosql.store.listing import ListedFile
 from kartosql.tables.names import Attached, Name
 from kartosql.tables.table import Table
 
@@ -105,6 +108,34 @@ class FolderTable:
         if callable(self.shapes):
             return self.shapes([self.files[f] for f in files])  # type: ignore[no-any-return]
         return [self.shapes[f] for f in files]
+
+
+@dataclass(frozen=True, eq=False)
+class FooterShapes(ABC):
+    """How files are read: the columns of a file and their names in it come from its footer, read when needed."""
+
+    mounts: Mounts
+    sizes: Mapping[str, int]  # by key
+    schemas: dict[tuple[str, bool], ParquetSchemas]  # of all versions, by the beginning of keys, without or with ids
+    with_ids: bool
+
+    def __call__(self, keys: Sequence[str]) -> list[Variant]:
+        """Return how each file is read; raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``."""
+        groups: dict[str, list[str]] = {}
+        for key in keys:
+            groups.setdefault(key[: key.index("/") + 1], []).append(key)
+        found: dict[str, pa.Schema] = {}
+        for prefix, own in groups.items():
+            where = prefix, self.with_ids
+            if where not in self.schemas:
+                self.schemas[where] = ParquetSchemas(self.mounts.place(prefix)[0], with_ids=self.with_ids)
+            listed = [ListedFile(key[len(prefix) :], self.sizes[key], None, self.sizes[key]) for key in own]
+            found.update(zip(own, self.schemas[where].read(listed, some=True), strict=True))
+        return [self._shape(key, key.partition("/")[2], found[key]) for key in keys]
+
+    @abstractmethod
+    def _shape(self, key: str, name: str, schema: pa.Schema) -> Variant:
+        """Return how a file of a schema is read, the same object for those that are read alike."""
 
 
 class OneTable(Attachment):

@@ -29,10 +29,9 @@ from kartosql.parquet import GroupBounds
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder import open_folder
-from kartosql.sources.folder_table import FolderTable, OneTable
+from kartosql.sources.folder_table import FolderTable, FooterShapes, OneTable
 from kartosql.store import Store
 from kartosql.store.keys import check_key
-from kartosql.store.listing import ListedFile
 from kartosql.tables.names import Name
 from kartosql.tables.statistics import ColumnBounds, is_told
 from kartosql.tables.table import Deletes, KeyDeletes, Part, Plain, Table, exposed
@@ -75,6 +74,7 @@ class IcebergTable(OneTable):
             raise options.invalid("catalog", self._named, "an option TABLE 'namespace.name' with it")
         self._lock = threading.Lock()
         self._manifests: dict[str, list[ManifestEntry]] = {}
+        self._schemas: dict[tuple[str, bool], ParquetSchemas] = {}
         self._tables: dict[tuple[str, int | None], tuple[Table, object]] = {}
         self._known: tuple[str, TableMetadata] | None = None
         self._places: list[_Place] = []
@@ -266,9 +266,9 @@ class IcebergTable(OneTable):
         """Return files as a table, with the values of columns that they need not hold."""
         places = [self._key(e.data_file.file_path) for e in entries]
         files = tuple(place.prefix + key for place, key in places)
-        names = metadata.name_mapping()
+        mapping = list(names.root) if (names := metadata.name_mapping()) is not None else []
         wanted = {c: known for c, known in columns.items() if c not in partitions.keys}
-        sized = {f: (*at, e.data_file.file_size_in_bytes) for f, at, e in zip(files, places, entries, strict=True)}
+        sizes = {f: e.data_file.file_size_in_bytes for f, e in zip(files, entries, strict=True)}
         told = dict(zip(files, constants, strict=True))
         return FolderTable(
             uuid=self._location.name,
@@ -276,7 +276,7 @@ class IcebergTable(OneTable):
             labels=tuple(key for _, key in places),
             files=files,
             partitions=partitions,
-            shapes=_ShapesById(wanted, sized, told, list(names.root) if names is not None else []),
+            shapes=_ShapesById(self._location.mounts, sizes, self._schemas, True, wanted, told, mapping),
             has_footers=True,
             keeper=self,
             renames=True,
@@ -358,31 +358,13 @@ def _is_key(type_: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _ShapesById:
-    """How files are read: columns are found by their ids in footers, read when needed."""
-
+class _ShapesById(FooterShapes):
     columns: Mapping[str, _Column]
-    files: Mapping[str, tuple[_Place, str, int]]  # where they lie, and their sizes, by key
     constants: Mapping[str, Mapping[str, Any]]
     mapping: Sequence[Any]  # of names to ids
-    _schemas: dict[str, ParquetSchemas] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], tuple[pa.Schema, Variant]] = field(default_factory=dict)
 
-    def __call__(self, keys: Sequence[str]) -> list[Variant]:
-        """Return how each file is read, the same object for those that are read alike."""
-        groups: dict[str, list[str]] = {}
-        for key in keys:
-            groups.setdefault(self.files[key][0].prefix, []).append(key)
-        found: dict[str, pa.Schema] = {}
-        for prefix, own in groups.items():
-            schemas = self._schemas.get(prefix) or ParquetSchemas(self.files[own[0]][0].store, with_ids=True)
-            self._schemas[prefix] = schemas
-            listed = [ListedFile(key, size, None, size) for _, key, size in map(self.files.__getitem__, own)]
-            found.update(zip(own, schemas.read(listed, some=True), strict=True))
-        return [self._shape(key, found[key]) for key in keys]
-
-    def _shape(self, key: str, schema: pa.Schema) -> Variant:
-        name = self.files[key][1]
+    def _shape(self, key: str, name: str, schema: pa.Schema) -> Variant:
         if (id(schema),) not in self._known:
             wanted = {c: (known.id, known.type) for c, known in self.columns.items()}
             self._known[id(schema),] = schema, in_file(schema, wanted, self.mapping, name)
