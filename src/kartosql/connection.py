@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, Union
+from typing import TYPE_CHECKING, Any, Literal, Self, Union, overload
 
 from kartosql.engines.duckdb.runtime import check_setting
 from kartosql.errors import UsageError, text_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kartosql.statements import upkeep
     from kartosql.statements import write as write_statements
     from kartosql.tables.table import Table
+    from kartosql.untrusted import UntrustedConnection
     from kartosql.write import compact, copy, cubes, datasets, skipping
     from kartosql.write.check import Finding
     from kartosql.write.operation import Operation
@@ -52,6 +53,7 @@ Target = str | os.PathLike[str] | Store
 CopyTarget = Union[Target, "Connection"]
 
 
+@overload
 def connect(
     url: str | os.PathLike[str],
     *,
@@ -59,15 +61,46 @@ def connect(
     engine: str = "auto",
     read_only: bool = False,
     attach: bool | Sequence[str | os.PathLike[str]] | None = None,
+    untrusted: Literal[False] = False,
     **settings: Any,
-) -> Connection:
-    """Open a store of cubes and datasets.
+) -> Connection: ...
+
+
+@overload
+def connect(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    untrusted: Literal[True],
+    workers: int = 1,
+    **settings: Any,
+) -> UntrustedConnection: ...
+
+
+def connect(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    engine: str = "auto",
+    read_only: bool = False,
+    attach: bool | Sequence[str | os.PathLike[str]] | None = None,
+    untrusted: bool = False,
+    **settings: Any,
+) -> Connection | UntrustedConnection:
+    """Open a store of cubes and datasets, and return a Connection.
 
     ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem. ``attach`` says what may be
     attached: all, nothing, or what lies below some URLs; without it all, but nothing if the connection is
     ``read_only``. Other keywords are settings (see docs/python.md). Raises ``store-not-found``, ``store-failed``,
     ``unknown-setting`` and ``invalid-setting``.
+
+    With ``untrusted`` statements may come from strangers: an UntrustedConnection runs them in a worker process, which
+    is ended where a statement takes more than ``timeout``, ``memory_limit`` or ``max_bytes``.
     """
+    if untrusted:
+        from kartosql.untrusted import connect_untrusted
+
+        return connect_untrusted(url, storage_options, engine=engine, **settings)
     attachable = not read_only if attach is None else attach
     values = Settings({"engine": engine, "attach": attachable, **settings}, check_setting)
     return Connection(Session(Store(url, storage_options), values, read_only, storage_options))
@@ -85,7 +118,7 @@ def connect_as_owner(
 
     Without ``write`` it is read-only to guard against slips; SET and ATTACH are not restrained.
     """
-    found = connect(url, storage_options=storage_options, read_only=not write, attach=attach, **settings)
+    found: Connection = connect(url, storage_options=storage_options, read_only=not write, attach=attach, **settings)
     found._session.is_of_owner = True
     return found
 

@@ -1,0 +1,366 @@
+"""SQL of strangers: statements run in a worker process that is ended at its limits, and replaced.
+
+The worker is a read-only connection (``kartosql.worker``). What it says comes as JSON and Arrow, never as objects of
+Python, so that nothing that took over a worker gets into this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Self, cast
+
+import pyarrow as pa
+
+from kartosql import errors
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, UsageError
+from kartosql.plan.bind import Parameters
+from kartosql.result import Query
+from kartosql.settings import Settings, machine_memory
+from kartosql.store import Store
+
+TIMEOUT = 30.0  # seconds, where none is given
+MEMORY = 1_000_000_000
+MIN_MEMORY = 250_000_000  # an idle worker takes half of that
+MAX_STATEMENT = 64_000_000  # bytes of a statement with its parameters
+MAX_HEADER = 16_000_000
+START_SECONDS = 60.0
+OVERTIME = 0.5  # after which a worker that does not stop by itself is ended
+TICK = 0.01  # between two looks at the memory of a worker
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CHUNK = 1 << 20
+
+
+class Report(Mapping[str, Any]):
+    """What a statement read and why, as ``ScanReport.to_dict`` has it, with the report as text."""
+
+    def __init__(self, content: Mapping[str, Any], text: str) -> None:
+        self._content, self._text = content, text
+
+    def __getitem__(self, name: str) -> Any:
+        return self._content[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-able dictionary."""
+        return dict(self._content)
+
+    @property
+    def files_selected(self) -> int:
+        """How many files are read."""
+        return sum(part["files_selected"] for scan in self["scans"] for part in scan["datasets"])
+
+    @property
+    def files_total(self) -> int:
+        """How many files the tables have."""
+        return sum(part["files_total"] for scan in self["scans"] for part in scan["datasets"])
+
+
+class Limits:
+    """What a statement may take: seconds, bytes of memory, bytes of files that it selects."""
+
+    def __init__(self, timeout: Any = None, memory_limit: Any = None, **settings: Any) -> None:
+        given = {"timeout": timeout or TIMEOUT, "memory_limit": memory_limit or MEMORY, **settings}
+        values = Settings({"engine": "duckdb", **given})
+        self.seconds, self.memory = float(values["timeout"]), int(values["memory_limit"])
+        if not MIN_MEMORY <= self.memory <= machine_memory():
+            raise UsageError(
+                f"memory_limit: {self.memory:,} bytes are too few or too many for a worker.",
+                code="invalid-setting",
+                hint=f"Give between {MIN_MEMORY:,} bytes and what the machine has.",
+            )
+        # The engine has half of it and gives up first; rows, text and what the planner holds take the rest.
+        self.settings = {**given, "memory_limit": self.memory // 2, "cache": "off", "keep_answers": False}
+
+
+class Worker:
+    """One worker process, which runs one statement at a time."""
+
+    def __init__(self, connection: Mapping[str, Any], limits: Limits) -> None:
+        self._limits = limits
+        self._folder = tempfile.mkdtemp(prefix="kartosql-worker-")
+        settings = {**limits.settings, "temp_directory": self._folder}
+        # Arenas of malloc reserve memory for each thread, which the limit of the process counts.
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MALLOC_ARENA_MAX": "2"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from kartosql.worker import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+        self._is_ready = False
+        self._is_stopped = False
+        self._send({"connection": {**connection, **settings}, "memory": limits.memory})
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can run a statement."""
+        return self._process.poll() is None
+
+    def run(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Table | None]:
+        """Return what the worker answers: a header, and rows if there are any.
+
+        Raises ``timeout``, ``out-of-memory``, ``limit-exceeded``, ``interrupted`` and ``worker-lost``, after which
+        the worker is gone.
+        """
+        if not self._is_ready:
+            self._header(time.monotonic() + START_SECONDS)
+            self._is_ready = True
+        end = time.monotonic() + self._limits.seconds + OVERTIME
+        self._send(request)
+        header = self._header(end)
+        size = int(header.get("bytes", 0))
+        if size > self._limits.memory:
+            raise self._ended(LimitError("The result is larger than memory_limit.", code="out-of-memory"))
+        table = pa.ipc.open_stream(pa.py_buffer(self._read(size, end))).read_all() if size else None
+        if header.get("last"):
+            self.close()
+        return header, table
+
+    def stop(self) -> None:
+        """End what it does, from any thread."""
+        self._is_stopped = True
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                cast(BinaryIO, pipe).close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        try:
+            data = pickle.dumps(message)
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, ImportError) as e:
+            raise UsageError(f"The parameters cannot be handed to a worker: {e}", code="invalid-parameters") from None
+        if len(data) > MAX_STATEMENT:
+            message_ = f"The statement with its parameters has {len(data):,} bytes, the limit is {MAX_STATEMENT:,}."
+            raise LimitError(message_, code="statement-too-long")
+        pipe = cast(BinaryIO, self._process.stdin)
+        try:
+            pipe.write(len(data).to_bytes(8, "little") + data)
+            pipe.flush()
+        except (OSError, ValueError):
+            raise self._ended(self._lost()) from None
+
+    def _header(self, end: float) -> dict[str, Any]:
+        size = int.from_bytes(self._read(8, end), "little")
+        try:
+            header = json.loads(self._read(size, end)) if size <= MAX_HEADER else None
+        except (ValueError, RecursionError):
+            header = None
+        if not isinstance(header, dict):
+            raise self._ended(self._lost())
+        return header
+
+    def _read(self, size: int, end: float) -> bytearray:
+        """Read bytes of what the worker says, and end it where it takes more time or memory than it may."""
+        found = bytearray()
+        descriptor = cast(BinaryIO, self._process.stdout).fileno() if not self._is_stopped else -1
+        while len(found) < size:
+            try:
+                ready, _, _ = select.select([descriptor], [], [], TICK)
+                chunk = os.read(descriptor, min(_CHUNK, size - len(found))) if ready else None
+            except (OSError, ValueError):
+                raise self._ended(self._lost()) from None
+            if chunk == b"":
+                raise self._ended(self._lost())
+            found += chunk or b""
+            self._check(end)
+        return found
+
+    def _check(self, end: float) -> None:
+        limits = self._limits
+        if time.monotonic() > end:
+            message = f"The statement took longer than the limit of {limits.seconds:g} s."
+            raise self._ended(LimitError(message, code="timeout", hint="Narrow the conditions, or raise timeout."))
+        if self._memory() > limits.memory:
+            hint = "Select fewer rows and columns, or raise memory_limit."
+            raise self._ended(LimitError("The statement took more than memory_limit.", code="out-of-memory", hint=hint))
+        if sum(_size(path) for path in Path(self._folder).rglob("*")) > limits.memory:
+            hint = "Sort and join fewer rows, or raise memory_limit."
+            raise self._ended(LimitError("The statement spilled more than memory_limit to disk.", hint=hint))
+
+    def _memory(self) -> int:
+        try:
+            return int(Path(f"/proc/{self._process.pid}/statm").read_text("ascii").split()[1]) * _PAGE
+        except (OSError, IndexError, ValueError):
+            return 0  # it has ended, or there is no /proc: the limit that the process set for itself is left
+
+    def _lost(self) -> KartosqlError:
+        if self._is_stopped:
+            return ExecutionError("The statement was interrupted.", code="interrupted")
+        hint = "The next statement has a new worker. Select fewer rows and columns, or raise memory_limit."
+        return LimitError("The worker ended while it ran the statement.", code="worker-lost", hint=hint)
+
+    def _ended(self, error: KartosqlError) -> KartosqlError:
+        self.close()
+        return error
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+class UntrustedConnection:
+    """A store for SQL of strangers: SELECT, SHOW, DESCRIBE, EXPLAIN, ADVISE and VERIFY, nothing else.
+
+    It may be used by several threads; ``workers`` statements run at a time, others wait for a worker.
+    """
+
+    read_only = True
+
+    def __init__(self, connection: Mapping[str, Any], limits: Limits, workers: int = 1) -> None:
+        if not isinstance(workers, int) or not 1 <= workers <= 64:
+            raise UsageError(f"workers: {workers!r} is no number from 1 to 64.")
+        self._connection, self._limits = connection, limits
+        self._free = threading.BoundedSemaphore(workers)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        # One more than run at a time, so that a statement behind one whose worker was ended does not wait; they start
+        # while the caller goes on. Those that were used last, and know the store, come last.
+        self._idle = [Worker(connection, limits) for _ in range(workers + 1)]
+        self._busy: set[Worker] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise UsageError(
+            f"A connection for untrusted SQL has no {name!r}.",
+            code="not-allowed",
+            hint="It has sql, explain, interrupt and close. Connect without untrusted=True for all else.",
+        )
+
+    def sql(self, text: str, parameters: Parameters = None, *, engine: str | None = None) -> Query:
+        """Run a statement in a worker and return its result, with all rows.
+
+        Raises what ``Connection.sql`` raises, ``not-allowed`` for statements that change something, also settings,
+        and what ends a worker: ``timeout``, ``out-of-memory``, ``limit-exceeded``, ``worker-lost``.
+        """
+        if engine not in (None, "auto", "duckdb"):
+            raise UsageError("Untrusted SQL runs on DuckDB.", code="not-allowed")
+        header, table = self._run({"sql": text, "parameters": parameters})
+        report = header.get("report")
+        known: Any = Report(report, str(header.get("text", ""))) if isinstance(report, dict) else None
+        return Query(table, header.get("types"), report=known, stats=header.get("stats"))
+
+    def explain(self, sql: str, parameters: Parameters = None) -> Report:
+        """Return what a SELECT would read and why, without running it."""
+        header, _ = self._run({"sql": sql, "parameters": parameters, "explain": True})
+        return Report(header["report"], str(header["text"]))
+
+    def interrupt(self) -> None:
+        """Stop all statements, from any thread; they raise ``interrupted``."""
+        with self._lock:
+            busy = list(self._busy)
+        for worker in busy:
+            worker.stop()
+
+    def close(self) -> None:
+        """End the workers; statements that run raise ``interrupted``."""
+        self._is_closed = True
+        self.interrupt()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.close()
+
+    def _run(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Table | None]:
+        if not isinstance(request["sql"], str):
+            raise errors.SqlError(f"A statement is text, not {type(request['sql']).__name__}.", code="invalid-argument")
+        with self._free, self._taken() as worker:
+            header, table = worker.run(request)
+        if (error := header.get("error")) is not None:
+            raise _error(error)
+        return header, table
+
+    @contextlib.contextmanager
+    def _taken(self) -> Iterator[Worker]:
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("The connection is closed.", code="connection-closed")
+            worker = self._idle.pop() if self._idle else Worker(self._connection, self._limits)
+            self._busy.add(worker)
+        try:
+            yield worker
+        finally:
+            with self._lock:
+                self._busy.discard(worker)
+                if worker.is_alive and not self._is_closed:
+                    self._idle.append(worker)
+                elif not self._is_closed:
+                    self._idle.insert(0, Worker(self._connection, self._limits))
+            if self._is_closed:
+                worker.close()
+
+
+def connect_untrusted(
+    url: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    engine: str = "auto",
+    workers: int = 1,
+    **settings: Any,
+) -> UntrustedConnection:
+    """Open a store for SQL of strangers; see ``kartosql.connect``."""
+    if engine not in ("auto", "duckdb"):
+        raise UsageError("Untrusted SQL runs on DuckDB.", code="not-allowed")
+    limits = Limits(**settings)
+    store = Store(url, storage_options)  # what is wrong with it is said here, not by the first statement
+    connection = {"url": store.url, "storage_options": storage_options, "engine": "duckdb"}
+    return UntrustedConnection(connection, limits, workers)
+
+
+_ERRORS = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, KartosqlError) and kind is not errors.UnknownNameError
+}
+
+
+def _error(found: Any) -> KartosqlError:
+    """Return the error that a worker tells of."""
+    span = found.get("span")
+    return _ERRORS.get(str(found.get("class")), errors.SqlError)(
+        str(found.get("message")),
+        code=str(found.get("code")),
+        hint=None if found.get("hint") is None else str(found["hint"]),
+        span=(int(span[0]), int(span[1])) if isinstance(span, list) and len(span) == 2 else None,
+        sql=None if found.get("sql") is None else str(found["sql"]),
+    )

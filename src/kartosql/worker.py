@@ -1,0 +1,126 @@
+"""A process that runs statements of strangers, one after the other, over a read-only connection.
+
+Messages come on the standard input, pickled by the process that started it; answers go to the standard output: the
+length of a JSON header, the header, and ``bytes`` of an Arrow stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import resource
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from kartosql.connection import Connection, connect
+from kartosql.errors import KartosqlError, LimitError, SqlError
+from kartosql.result import Query
+from kartosql.sql import parse
+from kartosql.sql.statements import Attach, Detach, Reset, Set, Write
+
+SLACK = 400_000_000  # bytes of address space for stacks and libraries that are loaded later
+
+
+def main() -> None:
+    """Serve until the standard input ends."""
+    source, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    warnings.simplefilter("ignore")
+    first = _message(source)
+    if first is None:
+        return
+    connection = connect(read_only=True, attach=False, **first["connection"])
+    _warm(connection)
+    _limit(first["memory"])
+    _answer(answers, {}, None)
+    while (request := _message(source)) is not None:
+        try:
+            header, data = _run(connection, request, first["memory"] // 4)
+        except KartosqlError as e:
+            # Of names that are not known all are told in the message of the one error.
+            header, data = {"error": {**e.to_dict(), "class": type(e).__name__, "sql": e.sql}}, None
+        except MemoryError:
+            os._exit(1)
+        is_last = _resident() > first["memory"] // 2  # another one takes its place, with all of the memory
+        _answer(answers, {**header, "last": is_last}, data)
+        if is_last:
+            return
+
+
+def _message(source: BinaryIO) -> dict[str, Any] | None:
+    size = source.read(8)
+    if len(size) < 8:
+        return None
+    found: dict[str, Any] = pickle.loads(source.read(int.from_bytes(size, "little")))
+    return found
+
+
+def _answer(to: BinaryIO, header: Mapping[str, Any], data: pa.Buffer | None) -> None:
+    text = json.dumps({**header, "bytes": 0 if data is None else data.size}, default=str).encode()
+    to.write(len(text).to_bytes(8, "little") + text)
+    if data is not None:
+        to.write(data)
+    to.flush()
+
+
+def _run(connection: Connection, request: Mapping[str, Any], limit: int) -> tuple[dict[str, Any], pa.Buffer | None]:
+    text, parameters = request["sql"], request["parameters"]
+    if request.get("explain"):
+        report = connection.explain(text, parameters)
+        return {"report": report.to_dict(), "text": str(report)}, None
+    statement = parse(text)
+    if isinstance(statement, Write | Set | Reset | Attach | Detach):
+        raise SqlError(
+            f"{statement.text.split(maxsplit=1)[0].upper()} is not allowed here.",
+            code="not-allowed",
+            hint="SELECT, SHOW, DESCRIBE, EXPLAIN, ADVISE and VERIFY are.",
+            sql=statement.text,
+        )
+    query = connection.sql(text, parameters)
+    data = _stream(query, limit)
+    header: dict[str, Any] = {"types": query.types, "stats": query.stats}
+    if query.report is not None:
+        header |= {"report": query.report.to_dict(), "text": str(query.report)}
+    return header, data
+
+
+def _stream(query: Query, limit: int) -> pa.Buffer:
+    """Run a query, and return its rows as a stream of Arrow; raises ``out-of-memory`` where they are too many."""
+    sink, reader = pa.BufferOutputStream(), query.reader()
+    with reader, pa.ipc.new_stream(sink, reader.schema) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+            if sink.tell() > limit:
+                message = f"The result has more than {limit:,} bytes, a quarter of memory_limit."
+                raise LimitError(message, code="out-of-memory", hint="Select fewer rows, or raise memory_limit.")
+    return sink.getvalue()
+
+
+def _warm(connection: Connection) -> None:
+    """Load and start what the first statement would."""
+    with contextlib.suppress(KartosqlError):
+        query: Query = connection.sql("SELECT 1 AS a WHERE 1 = 1")
+        query.arrow()
+
+
+def _limit(memory: int) -> None:
+    """Let the system hold the process to its limits, also between two looks of the one that watches it."""
+    with contextlib.suppress(OSError, ValueError):
+        used = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory + SLACK,) * 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _resident() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0

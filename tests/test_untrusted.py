@@ -1,0 +1,237 @@
+"""Connections for SQL of strangers: what they answer and refuse, and that limits hold whatever a statement does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import kartosql
+from kartosql import untrusted
+from kartosql.errors import KartosqlError
+
+SECONDS, MEMORY = 2, 400_000_000
+LATE = 30  # seconds that a machine with much else to do may take longer
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    with kartosql.connect(folder) as con:
+        con.sql("CREATE DATASET t PARTITION BY (p) INDEX (k) AS SELECT i % 4 p, i k, i * 2 v FROM range(2000) r(i)")
+        con.sql("CREATE VIEW few AS SELECT k FROM t WHERE k < 3")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def con(store):
+    with kartosql.connect(store, untrusted=True, timeout=SECONDS, memory_limit=MEMORY, max_bytes="1GB") as con:
+        yield con
+
+
+def _failure(con, sql, parameters=None):
+    with pytest.raises(KartosqlError) as caught:
+        con.sql(sql, parameters)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [
+        ("SELECT p, v FROM t WHERE k = 7", None),
+        ("SELECT v FROM t WHERE k IN (?, ?) ORDER BY v", [9, 10]),
+        ("SELECT count(*), sum(v) FROM t WHERE p = $p", {"p": 1}),
+        ("SELECT * FROM few ORDER BY k", None),
+        ("SELECT 170141183460469231731687303715884105727::HUGEINT AS h, INTERVAL 1 DAY AS i, [1, NULL] AS l", None),
+        ("SELECT * FROM t WHERE false", None),
+        ("SHOW TABLES", None),
+        ("DESCRIBE t", None),
+        ("SELECT table_name FROM information_schema.tables ORDER BY 1", None),
+    ],
+)
+def test_answers_are_those_of_a_connection(con, store, sql, parameters):
+    with kartosql.connect(store) as plain:
+        mine, other = con.sql(sql, parameters), plain.sql(sql, parameters)
+        assert mine.rows() == other.rows()
+        assert mine.arrow().schema == other.arrow().schema
+        assert mine.types == other.types
+
+
+def test_reports_come_with_the_rows(con):
+    report = con.sql("SELECT v FROM t WHERE k = 7").report
+    assert (report.files_selected, report.files_total) == (1, 4)
+    assert con.explain("SELECT v FROM t WHERE k = 7").to_dict()["scans"] == report.to_dict()["scans"]
+    assert "1 of 4 files" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SET timeout = 100", "not-allowed"),
+        ("RESET timeout", "not-allowed"),
+        ("ATTACH '/etc' AS e (TYPE parquet)", "not-allowed"),
+        ("DETACH e", "not-allowed"),
+        ("INSERT INTO t SELECT * FROM t", "not-allowed"),
+        ("CREATE VIEW v AS SELECT 1", "not-allowed"),
+        ("DROP VIEW few", "not-allowed"),
+        ("EXPORT (SELECT 1) TO '/tmp/x' (TYPE odf)", "not-allowed"),
+        ("SELECT * FROM read_text('/etc/passwd')", "function-not-allowed"),
+        ("SELECT * FROM '/etc/passwd'", "unknown-table"),
+        ("SELECT nope FROM t", "unknown-column"),
+        ("SELECT 1; SELECT 2", "several-statements"),
+    ],
+)
+def test_what_is_no_question_is_refused(con, sql, code):
+    assert _failure(con, sql).code == code
+
+
+def test_places_of_errors_come_along(con):
+    error = _failure(con, "SELECT nope FROM t")
+    assert (error.span, error.sql) == ((7, 11), "SELECT nope FROM t")
+
+
+@pytest.mark.parametrize("name", ["append_to_cube", "register", "attach", "settings", "store", "query_cube"])
+def test_other_calls_are_refused(con, name):
+    with pytest.raises(KartosqlError) as caught:
+        getattr(con, name)
+    assert caught.value.code == "not-allowed"
+
+
+ABUSE = [
+    "SELECT count(*) FROM range(1000000000) a, range(1000000) b",
+    "SELECT sum(a) FROM (WITH RECURSIVE r AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM r) SELECT a FROM r)",
+    "SELECT repeat('x', 2000000000)",
+    "SELECT list(a) FROM range(1000000000) t(a)",
+    "SELECT string_agg(repeat('x', 1000), '') FROM range(100000000) t(a)",
+    "SELECT * FROM range(1000000000)",
+    "SELECT range(1000000000)",
+    "SELECT count(*) FROM (SELECT * FROM range(100000000) t(a) ORDER BY md5(a::VARCHAR))",
+    "SELECT count(DISTINCT md5(a::VARCHAR)) FROM range(1000000000) t(a)",
+    "SELECT " + ", ".join(f"{i} AS a{i}" for i in range(30_000)),
+    "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+    "SELECT " + "+".join("1" * 30_000),
+    "WITH "
+    + ", ".join(f"c{i} AS (SELECT * FROM c{i - 1}, c{i - 1} AS x)" for i in range(1, 40)).replace("c0", "t")
+    + " SELECT count(*) FROM c39",
+    "SELECT * FROM t WHERE " + " OR ".join(f"k = {i} AND v > {i}" for i in range(20_000)),
+    "SELECT " + ", ".join(f"(SELECT max(k) FROM t WHERE v = {i})" for i in range(3000)),
+    "SELECT list_reduce(range(100000000), lambda a, b: a + b)",
+    "SELECT array_to_string(list_transform(range(50000000), lambda x: repeat('y', 50)), '')",
+]
+FEW = ABUSE if os.environ.get("KARTOSQL_ABUSE") == "all" else ABUSE[::3]
+
+
+@pytest.mark.parametrize("sql", FEW, ids=lambda sql: sql[:40])
+def test_abuse_ends_at_the_limits_and_the_next_statement_is_answered(store, sql):
+    with kartosql.connect(store, untrusted=True, timeout=SECONDS, memory_limit=MEMORY) as con, _peak() as peak:
+        assert con.sql("SELECT count(*) FROM few").rows() == [(3,)]
+        started = time.monotonic()
+        _failure(con, sql)
+        assert time.monotonic() - started < SECONDS + 1 + LATE
+        assert con.sql("SELECT count(*) FROM few").rows() == [(3,)]
+    assert peak[0] <= 1.3 * MEMORY
+
+
+@contextlib.contextmanager
+def _peak():
+    """Watch the memory of all workers of this process: the largest amount that one of them took."""
+    found, end = [0], threading.Event()
+
+    def watch():
+        while not end.wait(0.005):
+            for statm in Path("/proc").glob("[0-9]*/stat"):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    fields = statm.read_text().rpartition(")")[2].split()
+                    if int(fields[1]) == os.getpid():
+                        found[0] = max(found[0], int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_worker_that_dies_is_replaced(con):
+    for worker in con._idle:
+        worker._process.kill()
+        worker._process.wait()
+    codes = {_code(con) for _ in range(4)}
+    assert codes <= {"worker-lost", None}
+    assert con.sql("SELECT 1 AS a").rows() == [(1,)]
+
+
+def _code(con):
+    try:
+        con.sql("SELECT 1 AS a")
+    except KartosqlError as e:
+        return e.code
+    return None
+
+
+def test_what_runs_is_interrupted_from_another_thread(store):
+    with kartosql.connect(store, untrusted=True, timeout=60) as con:
+        con.sql("SELECT 1 AS a")
+        timer = threading.Timer(0.3, con.interrupt)
+        timer.start()
+        assert _failure(con, "SELECT count(*) FROM range(1000000000) a, range(1000000) b").code == "interrupted"
+        timer.join()
+        assert con.sql("SELECT 1 AS a").rows() == [(1,)]
+
+
+def test_several_threads_share_a_connection(store):
+    with kartosql.connect(store, untrusted=True, workers=2) as con:
+        found: list[int] = []
+        threads = [
+            threading.Thread(target=lambda k=k: found.append(con.sql("SELECT v FROM t WHERE k = ?", [k]).rows()[0][0]))
+            for k in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(found) == [2 * k for k in range(8)]
+
+
+def test_nothing_is_left_of_a_connection_that_is_closed(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(untrusted.tempfile, "mkdtemp", lambda prefix: str(_made(tmp_path / prefix)))
+    con = kartosql.connect(store, untrusted=True)
+    con.sql("SELECT 1 AS a")
+    processes = [worker._process for worker in con._idle]
+    con.close()
+    assert all(process.poll() is not None for process in processes)
+    assert not list(tmp_path.iterdir())
+    assert _failure(con, "SELECT 1 AS a").code == "connection-closed"
+
+
+def _made(path):
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"memory_limit": "10MB"}, "invalid-setting"),
+        ({"timeout": -1}, "invalid-setting"),
+        ({"nope": 1}, "unknown-setting"),
+        ({"workers": 0}, "invalid-argument"),
+        ({"engine": "spark"}, "not-allowed"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_anything_starts(store, options, code):
+    with pytest.raises(KartosqlError) as caught:
+        kartosql.connect(store, untrusted=True, **options)
+    assert caught.value.code == code
+
+
+def test_parameters_that_cannot_travel_are_refused(con):
+    assert _failure(con, "SELECT ?", [threading.Lock()]).code == "invalid-parameters"
+    assert con.sql("SELECT ? AS a", [pa.scalar(1).as_py()]).rows() == [(1,)]
