@@ -26,5 +26,5 @@ def test_the_sample_is_free_of_errors(tmp_path):
 
 
 def test_wrong_code_is_noticed(tmp_path):
-    done = _mypy(tmp_path, "import kartosql\ncon = kartosql.connect(1)\nx: int = con.sql('SELECT 1')\n")
+    done = _mypy(tmp_path, "import kartosql\nkartosql.connect(1)\nx: int = kartosql.connect('s').sql('SELECT 1')\n")
     assert done.stdout.count("error:") == 2, done.stdout + done.stderr
