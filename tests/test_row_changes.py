@@ -343,10 +343,19 @@ def test_columns_whose_names_differ_in_case_keep_apart(con):
 
 
 def test_a_certificate_names_the_files_that_still_hold_a_row(con, tmp_path):
-    (live,) = con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist()
+    live, index = con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist()
     assert (live["state"], live["rows"], live["versions"]) == ("live", 1, [1])
+    assert (index["state"], index["rows"], index["versions"]) == ("live", 1, [1])
+    assert index["file"].startswith("d/indices/i/")
     con.sql("DELETE FROM d WHERE i = 2")
-    assert con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist() == [{**live, "state": "kept version"}]
+    before = [{**row, "state": "kept version"} for row in (live, index)]
+    assert con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist() == before
+    assert con.sql("VERIFY ERASED d WHERE i = 2 AND p = 0").arrow().to_pylist() == before[:1]
+    old = "d/indices/i/old.by-dataset-index.parquet"
+    (tmp_path / old).write_bytes((tmp_path / index["file"]).read_bytes())
+    found = con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist()
+    assert {"file": old, "state": "unreferenced", "rows": 1, "versions": []} in found
+    (tmp_path / old).unlink()
     left = "d/table/p=0/left.parquet"
     (tmp_path / left).write_bytes((tmp_path / live["file"]).read_bytes())
     found = con.sql("VERIFY ERASED d WHERE d.i = 2 OR i = 3").arrow().to_pylist()
@@ -368,15 +377,19 @@ def test_a_certificate_names_the_versions_that_hold_a_row_also_restored_ones_and
     con.restore("d", 2)
     con.sql("DELETE FROM d WHERE i IN (2, 5)")
     held = {
-        i: sorted({v for row in con.sql(f"VERIFY ERASED d WHERE i = {i}").arrow().to_pylist() for v in row["versions"]})
+        i: [
+            sorted({v for row in con.sql(sql).arrow().to_pylist() for v in row["versions"]})
+            for sql in (f"VERIFY ERASED d WHERE i = {i} AND p >= 0", f"VERIFY ERASED d WHERE i = {i}")
+        ]
         for i in range(1, 6)
     }
+    assert all(data == with_indices for data, with_indices in held.values())
     expected: dict[int, list[int]] = {i: [] for i in held}
     for version in con.history("d").arrow()["version"].to_pylist():
         for (i,) in con.sql(f"SELECT i FROM d AT (VERSION => {version})").rows():
             expected[i].append(version)
-    assert held == expected
-    assert [len(versions) for versions in held.values()] == [6, 3, 6, 5, 1]
+    assert {i: data for i, (data, _) in held.items()} == expected
+    assert [len(versions) for versions in expected.values()] == [6, 3, 6, 5, 1]
 
 
 def test_a_certificate_counts_rows_of_a_cube_that_others_hide(con):
@@ -386,6 +399,26 @@ def test_a_certificate_counts_rows_of_a_cube_that_others_hide(con):
     con.sql("DELETE FROM c.seed WHERE v = 12")
     assert con.sql("SELECT v FROM c.seed").rows() == [(11,)]
     assert con.sql("VERIFY ERASED c.seed WHERE v = 10").arrow()["state"].to_pylist() == ["kept version"]
+
+
+def test_a_certificate_reads_files_from_before_a_dataset_was_replaced_and_names_those_that_are_torn(con, tmp_path):
+    old = con.sql("SHOW FILES FROM d").arrow()["key"].to_pylist()
+    rows = pa.table({"i": ["1", "7"], "name": ["a", "b"], "p": [0.5, 1.5]})
+    con.create_dataset("d", rows, partition_on=["name"], overwrite=True)
+    found = con.sql("VERIFY ERASED d WHERE i = '1'").arrow().to_pylist()
+    assert [(r["file"] in old, r["state"], r["rows"], r["versions"]) for r in found if "/table/" in r["file"]] == [
+        (False, "live", 1, [2]),
+        (True, "kept version", 1, [1]),
+    ]
+    assert [r["state"] for r in found if "/indices/" in r["file"]] == ["kept version"]
+    assert con.sql("VERIFY ERASED d WHERE name = 'a'").arrow()["file"].to_pylist() == [found[0]["file"]]
+    assert [r["rows"] for r in con.sql("VERIFY ERASED d WHERE p = 0").arrow().to_pylist()] == [2]
+    torn = [old[0], next(k for k in con.sql("SHOW FILES FROM d").arrow()["key"].to_pylist() if k != found[0]["file"])]
+    for key in torn:
+        (tmp_path / key).write_bytes(b"PAR1 torn")
+    states = {r["file"]: (r["state"], r["rows"]) for r in con.sql("VERIFY ERASED d WHERE i = '1'").arrow().to_pylist()}
+    assert {key: states.pop(key) for key in torn} == dict.fromkeys(torn, ("unreadable", None))
+    assert states[found[0]["file"]] == ("live", 1)
 
 
 @pytest.mark.parametrize(

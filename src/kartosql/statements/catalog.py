@@ -35,7 +35,7 @@ def answer(request: Request, statement: Statement) -> Query:
     if isinstance(statement, Describe) and statement.query is not None:
         return Query(describe_schema(request.query(statement.query).schema))
     if isinstance(statement, VerifyData) and statement.where:
-        from kartosql.statements.row_changes import erased
+        from kartosql.statements.erased import erased
 
         return Query(erased(request, statement))
     request.refuse_parameters()

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import ConcurrentCommit, KartosqlError, Span, SqlError
-from kartosql.formats.kartothek import versions
 from kartosql.formats.kartothek.cube import CubeMember
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.partition_table import PartitionTable
@@ -20,15 +19,14 @@ from kartosql.query import SelectQuery
 from kartosql.session import Request
 from kartosql.sql import Select, parse
 from kartosql.sql import write_statements as ws
-from kartosql.sql.statements import VerifyData
 from kartosql.sql.tree import edited, names_whole_rows, placeholders, tokens_of
 from kartosql.sql.undetermined import undetermined
 from kartosql.statements import targets
 from kartosql.statements.query_rows import QueryRows
-from kartosql.statements.targets import CHANGE, COUNT, TEXT, by_dataset, refused, table_of
+from kartosql.statements.targets import CHANGE, COUNT, by_dataset, refused
 from kartosql.tables.names import Tables
 from kartosql.tables.names import quote_identifier as quote
-from kartosql.tables.table import Overlay, Part, Plain, Table, arrow_table, exposed
+from kartosql.tables.table import Overlay, Part, Table, arrow_table, exposed
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.cubes import change_members, opened_cube
 from kartosql.write.datasets import append_to_dataset
@@ -79,29 +77,6 @@ def numbered(part: Part, files: Sequence[int]) -> Table:
     columns = {**found.types, **dict(zip(keys, places.types, strict=True))}
     own = Part(part.name, found, tuple(columns), part.rows)
     return Table(table.uuid, columns, (own,), dict.fromkeys(columns, part.name), exposed=exposed(columns))
-
-
-def erased(request: Request, statement: VerifyData) -> pa.Table:
-    """Return the files that hold rows for which a condition holds, also files that do not count, with versions."""
-    session = request.session
-    named = ws.Named(statement.target, statement.span)
-    target = targets.dataset_target(session.tables(), named, statement.text)
-    table, store = target.table, session.store
-    kept = {key for entry in versions.read_entries(store, table.uuid) for key in entry.named_keys()}
-    below = store.list_below(f"{table.uuid}/{table.table}/")
-    others = [key for key in below if key.endswith(".parquet") and key not in set(table.files)]
-    whole = replace(table, labels=(*table.labels, *others), files=(*table.files, *others), indices={})
-    part = replace(target.source.parts[0], table=whole, rows=Plain())
-    select: Any = parse(f"SELECT {FILE}, count(*) FROM {ROWS} AS {quote(named.last)} {statement.where} GROUP BY ALL")
-    snapshot = session.snapshot()
-    names = Tables(snapshot, {**session.registered, ROWS: numbered(part, range(len(whole.files)))})
-    settings = replace(request, engine="duckdb").settings
-    found = SelectQuery(select, names, session.runtime, settings, request.parameters).rows()
-    states = [*["live"] * len(table.files), *("kept version" if key in kept else "unreferenced" for key in others)]
-    known = versions.read(snapshot, table.uuid).naming(whole.files[at] for at, _ in found) if found else {}
-    holding = [(whole.files[at], states[at], count) for at, count in sorted(found)]
-    rows = [{"file": file, "state": state, "rows": n, "versions": known[file]} for file, state, n in holding]
-    return table_of(rows, {"file": TEXT, "state": TEXT, "rows": COUNT, "versions": pa.list_(COUNT)})
 
 
 class _RowChange:

@@ -341,24 +341,28 @@ class History:
         return state
 
     def naming(self, keys: Iterable[str]) -> dict[str, list[int]]:
-        """Return for each key the known versions that it is a file of."""
+        """Return for each key the known versions that it is a data or index file of."""
         wanted = {*keys}
         states: list[set[str] | None] = [None] * len(self.entries)
         entries = [v.entry for v in self.entries]
-        now = wanted.intersection(key for files in self.dataset.document.files.values() for key in files if key)
+        document = self.dataset.document
 
-        def of(rows: Iterable[Files]) -> set[str]:
-            return wanted.intersection(key for files in rows for key in files.values())
+        def of(rows: Iterable[Files], indices: Any = None) -> set[str]:
+            return wanted.intersection(key for files in (*rows, indices or {}) for key in files.values())
 
-        there: set[str] | None = now
+        def came(entry: Entry, at: int) -> set[str]:
+            return of((entry.removed, entry.added)[at].values(), entry.changed.get("indices", (None, None))[at])
+
+        now = wanted.intersection(key for files in document.files.values() for key in files if key)
+        there: set[str] | None = now | of([], {c: key for c, key in document.indices.items() if isinstance(key, str)})
         for place in reversed(range(len(entries))):
             states[place] = there
             if (entry := entries[place]) is not None and entry.base is not None:
-                there = of(files for _, files in entry.base[0])
+                there = of((files for _, files in entry.base[0]), entry.base[1].get("indices"))
             elif entry is None or there is None:
                 there = None
             else:
-                there = (there - of(entry.added.values())) | of(entry.removed.values())
+                there = (there - came(entry, 1)) | came(entry, 0)
         there = None
         for place, entry in enumerate(entries):
             if entry is not None and entry.before is None:
@@ -366,7 +370,7 @@ class History:
             if (known := states[place]) is not None or entry is None or there is None:
                 there = known
             else:
-                there = states[place] = (there - of(entry.removed.values())) | of(entry.added.values())
+                there = states[place] = (there - came(entry, 0)) | came(entry, 1)
         numbered = [(v.version, s or ()) for v, s in zip(self.entries, states, strict=True)]
         return {key: [number for number, state in numbered if key in state] for key in wanted}
 

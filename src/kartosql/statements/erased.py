@@ -1,0 +1,143 @@
+"""VERIFY ERASED: which files, also those that do not count, still hold rows for which a condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from kartosql.errors import FormatError, KartosqlError
+from kartosql.formats.kartothek import naming, versions
+from kartosql.formats.kartothek.metadata import normalise
+from kartosql.query import SelectQuery
+from kartosql.session import Request
+from kartosql.sql import parse
+from kartosql.sql import write_statements as ws
+from kartosql.sql.statements import VerifyData
+from kartosql.statements import targets
+from kartosql.statements.row_changes import FILE, ROWS, numbered
+from kartosql.statements.targets import COUNT, TEXT, table_of
+from kartosql.tables.names import Tables
+from kartosql.tables.names import quote_identifier as quote
+from kartosql.tables.table import Plain, Table, arrow_table, by_case
+from kartosql.write.files import opened_parquet
+from kartosql.write.indexing import StoredIndex
+
+
+def erased(request: Request, statement: VerifyData) -> pa.Table:
+    """Return the files that hold rows for which a condition holds, and those that cannot be read, with versions."""
+    return _Certificate(request, statement).run()
+
+
+class _Certificate:
+    def __init__(self, request: Request, statement: VerifyData) -> None:
+        self._request, session = replace(request, engine="duckdb"), request.session
+        named = ws.Named(statement.target, statement.span)
+        self._target = targets.dataset_target(session.tables(), named, statement.text)
+        self._table, self._store = self._target.table, session.store
+        items = f"SELECT {FILE}, count(*) FROM {ROWS} AS {quote(named.last)} {statement.where} GROUP BY ALL"
+        self._select: Any = parse(items)
+        self._snapshot = session.snapshot()
+
+    def run(self) -> pa.Table:
+        """Look at all files of the table, and at its index files."""
+        table, store = self._table, self._store
+        document = self._snapshot.dataset(table.uuid).document
+        live = {*table.files, *document.indices.values()}
+        indices = [key for key in document.indices.values() if isinstance(key, str)]
+        found = dict(self._data(self._below(table.table, live)))
+        found |= self._indices([*indices, *self._below("indices", live)])
+        kept = {key for entry in versions.read_entries(store, table.uuid) for key in entry.named_keys()}
+        known = versions.read(self._snapshot, table.uuid).naming(found) if found else {}
+        rows = []
+        for key, count in found.items():
+            state = "live" if key in live else "kept version" if key in kept else "unreferenced"
+            state = "unreadable" if count is None else state
+            rows.append({"file": key, "state": state, "rows": count, "versions": known[key]})
+        return table_of(rows, {"file": TEXT, "state": TEXT, "rows": COUNT, "versions": pa.list_(COUNT)})
+
+    def _below(self, folder: str, live: set[Any]) -> list[str]:
+        found = self._store.list_below(f"{self._table.uuid}/{folder}/")
+        return [key for key in found if key.endswith(".parquet") and key not in live]
+
+    def _count(self, rows: Table) -> list[tuple[Any, ...]]:
+        session = self._request.session
+        tables = Tables(self._snapshot, {**session.registered, ROWS: rows})
+        return SelectQuery(
+            self._select, tables, session.runtime, self._request.settings, self._request.parameters
+        ).rows()
+
+    def _data(self, others: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+        """Yield data files, live ones and ``others``, with the number of rows that match, None for unreadable ones."""
+        fits = dict(zip(others, self._store.map(self._fits, others), strict=True))
+        yield from self._of_all([*self._table.files, *filter(fits.__getitem__, others)])
+        for key in others:
+            if not fits[key]:
+                yield from self._of_one(key, partial(self._as_it_is, key))
+
+    def _of_all(self, keys: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+        whole = replace(self._table, labels=tuple(keys), files=tuple(keys), indices={})
+        part = replace(self._target.source.parts[0], table=whole, rows=Plain())
+        try:
+            for at, count in sorted(self._count(numbered(part, range(len(keys))))):
+                yield keys[at], count
+        except FormatError:
+            if len(keys) == 1:
+                yield keys[0], None
+            else:
+                for some in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
+                    yield from self._of_all(some)
+
+    def _of_one(self, key: str, read: Any) -> Iterator[tuple[str, int | None]]:
+        try:
+            rows = read()
+            rows = rows.append_column(FILE, pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows))
+        except (KartosqlError, pa.ArrowException):
+            yield key, None
+        else:
+            for _, count in self._count(arrow_table(ROWS, rows)):
+                yield key, count
+
+    def _fits(self, key: str) -> bool:
+        """Return whether a file is laid out as the table says; those of earlier states may not be."""
+        table = self._table
+        if naming.derive_partition_keys(naming.folder_of(key, table.uuid, table.table)) != table.partition_keys:
+            return False
+        try:
+            with opened_parquet(self._store, key) as file:
+                found = {f.name: normalise(f.type) for f in file.schema_arrow}
+        except FormatError:
+            return False
+        wanted = {f.name: normalise(f.type) for f in table.schema if f.name not in table.partition_keys}
+        lacking = wanted.keys() - found.keys() - table.may_lack
+        both = wanted.keys() & found.keys()
+        return not lacking and all(found[c] == wanted[c] or pa.types.is_null(wanted[c]) for c in both)
+
+    def _as_it_is(self, key: str) -> pa.Table:
+        """Return the rows of a file as those of the table; columns that it lacks are NULL."""
+        table = self._table
+        with opened_parquet(self._store, key) as file:
+            rows = file.read()
+        found = dict(zip(rows.column_names, rows.columns, strict=True))
+        folder = naming.folder_of(key, table.uuid, table.table)
+        for name, value in (part.split("=", 1) for part in folder.split("/") if "=" in part):
+            text = pa.repeat(pa.scalar(naming.unquote(value).decode("utf-8", "replace")), rows.num_rows)
+            found[naming.unquote(name).decode("utf-8", "replace")] = text
+        columns = [(c, t, found.get(c, pa.nulls(rows.num_rows, t))) for c, t in table.types.items()]
+        return pa.table({c: values.cast(t) for c, t, values in columns})
+
+    def _indices(self, keys: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+        """Yield index files with the number of their values that match a condition over their column alone."""
+        named = {by_case(c.name, self._table.types) for c in self._select.tree.args["where"].find_all(exp.Column)}
+        for key in keys:
+            column = naming.unquote(key.split("/")[2]).decode("utf-8", "replace")
+            if named == {column}:
+                yield from self._of_one(key, lambda k=key, c=column: self._values(k, c))
+
+    def _values(self, key: str, column: str) -> pa.Table:
+        values = StoredIndex(self._store, key, column).values()
+        return pa.table({column: values.cast(self._table.types[column])})
