@@ -403,3 +403,40 @@ def test_an_iceberg_table_that_is_damaged_is_told(con, tmp_path):
     refused(con, "iceberg-invalid-metadata", "t", tmp_path / "store" / "t", "iceberg")
     (metadata / "v1.metadata.json").write_text("{")
     refused(con, "iceberg-invalid-metadata", "t", tmp_path / "store" / "t", "iceberg")
+
+
+@TYPES
+def test_counts_and_extremes_come_from_metadata_without_opening_a_file(con, tmp_path, type_):
+    con.sql("CREATE DATASET t PARTITION BY (p) AS SELECT x % 5 AS p, x, 'v' || x AS s FROM range(50) r(x)")
+    con.publish("t", tmp_path / "store" / "t", type_)
+    con.attach(tmp_path / "store" / "t", "published", type=type_)
+    extremes = ", min(x), max(s)" if type_ == "delta" else ""  # bounds in manifests need not be values
+    asked = f"SELECT p, count(*){extremes} FROM published GROUP BY p ORDER BY p"
+    wanted = con.sql(asked.replace("published", "t")).rows()
+    for file in (tmp_path / "store" / "t" / "table").rglob("*.parquet"):
+        os.remove(file)
+    assert con.sql(asked).rows() == wanted
+    assert con.sql("SELECT count(*) FROM published").rows() == [(50,)]
+
+
+@TYPES
+def test_rows_that_do_not_count_are_not_counted(con, tmp_path, type_):
+    con.sql("CREATE CUBE c DIMENSIONS (x) PARTITION BY (p) AS SELECT x, x % 2 AS p, x AS v FROM range(30) r(x)")
+    con.sql("INSERT INTO c.seed SELECT x, p, -v AS v FROM c WHERE x > 20")
+    con.publish("c.seed", tmp_path / "store" / "published", type_)
+    options = {"delta": {"clone_of": str(tmp_path / "store")}, "iceberg": {"data": str(tmp_path / "store")}}[type_]
+    con.attach(tmp_path / "store" / "published", "published", type=type_, **options)
+    asked = "SELECT p, count(*), max(v), min(v) FROM {} GROUP BY p ORDER BY p"
+    assert con.sql(asked.format("published")).rows() == con.sql(asked.format("c")).rows()
+
+
+def test_extremes_that_the_log_cuts_are_asked_of_the_files(con, tmp_path):
+    con.sql("CREATE DATASET t AS SELECT TIMESTAMP '2024-01-01 00:00:00.123456' AS ts")
+    con.publish("t", tmp_path / "store" / "t")
+    con.attach(tmp_path / "store" / "t", "published", type="delta")
+    asked = "SELECT max(ts)::VARCHAR FROM {}"
+    assert (
+        con.sql(asked.format("published")).rows()
+        == con.sql(asked.format("t")).rows()
+        == [("2024-01-01 00:00:00.123456",)]
+    )

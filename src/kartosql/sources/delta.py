@@ -22,6 +22,7 @@ from kartosql.formats.folder import ParquetSchemas, unescape
 from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant, numbered
 from kartosql.formats.type_promotion import plain
+from kartosql.memo import memoized
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder_table import FolderTable, FooterShapes, OneTable
@@ -48,6 +49,13 @@ class LogStatistics:
     types: Mapping[str, pa.DataType]
     kind = "log statistics"
     _found: dict[str, ColumnBounds] = field(default_factory=dict)
+
+    @memoized
+    def rows(self) -> Sequence[int]:
+        """How many rows each file has, -1 where the log does not tell it."""
+        count = self.told.of("")["rows"].combine_chunks()
+        found: list[int] = pc.if_else(_true(pc.greater_equal(count, _ZERO)), count, _UNKNOWN).to_pylist()
+        return found
 
     def column(self, name: str) -> ColumnBounds | None:
         """Return the bounds of a column in those files that have them in the log."""

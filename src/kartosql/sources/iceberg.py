@@ -25,6 +25,7 @@ from kartosql.formats.iceberg.deletes import location, positions_of
 from kartosql.formats.iceberg.metadata import invalid, unsupported
 from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant
+from kartosql.memo import memoized
 from kartosql.parquet import GroupBounds
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
@@ -387,6 +388,11 @@ class ManifestBounds:
     columns: Mapping[str, _Column]
     kind = "manifest statistics"
     _found: dict[str, ColumnBounds | None] = field(default_factory=dict)
+
+    @memoized
+    def rows(self) -> Sequence[int]:
+        """How many rows each file has, -1 where manifests do not tell it."""
+        return [max(f.record_count, -1) for f in self.files]
 
     def column(self, name: str) -> ColumnBounds | None:
         """Return the bounds of a column, or None."""

@@ -223,7 +223,7 @@ class TableStatistics:
             return [f for f in files if self._rows[f] < 0]
         seen = [c.seen if (c := self._columns.get(name)) is not None else frozenset[int]() for name in columns]
         known = frozenset.intersection(*seen)
-        return [f for f in files if f not in known]
+        return [] if len(known) == len(self._rows) else [f for f in files if f not in known]
 
     def counted(self) -> ColumnBounds:
         """Return the row counts as those of row groups that hold nothing but NULL."""

@@ -109,6 +109,10 @@ class ToldBounds(Protocol):
 
     kind: str  # its name in reports
 
+    @property
+    def rows(self) -> Sequence[int]:
+        """How many rows each file has, those deleted included; -1 where that is not told."""
+
     def column(self, name: str) -> ColumnBounds | None:
         """Return the bounds of a column, the same object each time; or None if unknown."""
 

@@ -637,7 +637,8 @@ class Planner(EngineSession):
             rows = self.rows(f"SELECT DISTINCT file FROM {name} WHERE {condition}", _used(parameters, condition))
         except duckdb.Error:
             return None
-        return (table.all_files - known.complete).union(row[0] for row in rows)
+        left = frozenset(row[0] for row in rows)
+        return left if len(known.complete) == len(table.files) else left | (table.all_files - known.complete)
 
     def _known_of(self, table: FileTable, files: Sequence[int], columns: Sequence[str] = ()) -> TableStatistics | None:
         """Return what is known of a table, once footers were read; None where the statement will tell what is wrong."""
@@ -672,7 +673,9 @@ class Planner(EngineSession):
     # -- files that are not opened -------------------------------------------------------------
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> list[int] | None:
-        """Return how many rows files have; footers that are not known are read."""
+        """Return how many rows files have; footers are read if neither metadata nor earlier statements tell that."""
+        if table.told is not None and -1 not in (found := [table.told.rows[f] for f in files]):
+            return found
         known = self._known_of(table, files) if table.has_footers else None
         return None if known is None else known.rows(files)
 
@@ -683,6 +686,9 @@ class Planner(EngineSession):
             return None
         if self.has_collation() and any(t in (pa.string(), pa.large_string()) for t in types):
             return None
+        told = [None if table.told is None else table.told.column(column) for column in columns]
+        if all(c is not None and c.are_exact and c.complete.issuperset(files) for c in told):
+            return told  # type: ignore[return-value]
         known = self._known_of(table, files, columns)
         found = [known.column(column) for column in columns] if known is not None else [None]
         return None if None in found else found  # type: ignore[return-value]
