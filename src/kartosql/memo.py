@@ -32,7 +32,7 @@ else:
 
 
 class Late:
-    """A module of the package that is imported when something of it is first asked for; checkers are told by import."""
+    """A module of the package that is imported when something of it is first asked for; type checkers see an import."""
 
     def __init__(self, name: str) -> None:
         self._name = name

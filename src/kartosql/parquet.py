@@ -1,6 +1,6 @@
 """Footers of Parquet files: read with one request, two for a long one, and their contents, which are remembered.
 
-Footers are read here, byte by byte. Arrow may be asked about columns of row groups only where ``column_sizes`` tells
+Footers are read here, byte by byte. Arrow may be asked about columns of row groups only where ``column_sizes`` returns
 their sizes: it ends the process over columns that are encrypted, or say that they are.
 """
 
@@ -75,7 +75,7 @@ class Reader:
             found[field] = self.value(kind, depth)
 
     def field(self, before: int) -> tuple[int, int]:
-        """Return the number and the kind of the next field of a struct; raises IndexError where there is none."""
+        """Return the number and the kind of the next field of a struct; raises IndexError behind the last one."""
         head = self.data[self.at]
         self.at += 1
         if head & 15 == _STOP:
@@ -225,7 +225,7 @@ def group_bounds(meta: dict[int, Any], leaf: Leaf, decode: Callable[[bytes], Any
 def column_sizes(footer: bytes, schema: Any = None) -> list[list[tuple[str, int]]] | None:
     """Return the dotted path and the compressed bytes of each column in each row group.
 
-    None if what tells about a column is encrypted, left out or damaged. Arrow must not be asked about
+    None if the metadata of a column are encrypted, left out or damaged. Arrow must not be asked about
     such columns, as it ends the process; who wants to ask it hands over its ``schema`` of the file,
     which has to agree.
     """
@@ -458,8 +458,8 @@ class FooterLayout:
         """Return the entries of row groups about a top-level column behind its path, by default all of them.
 
         Under INDEXES it has the places of the indexes of its pages. Raises what is in ``DAMAGE``.
-        Each row group names the path once, so where these bytes stand so often, they stand nowhere else, and nothing
-        before them has to be read. None, if they stand more or less often, or if the column is encrypted.
+        Each row group names the path once, so if these bytes occur so often, they occur nowhere else, and nothing
+        before them has to be read. None, if they occur more or less often, or if the column is encrypted.
         """
         reader = Reader(footer)
         reader.at = self._start
@@ -612,7 +612,7 @@ MAX_PREFIXES = 16  # beginnings of footers with which others are compared before
 class Facts:
     """The contents of the footers of one table's files.
 
-    ``schemas`` are the numbers of the schemas of files, by their keys and what tells their contents apart, such as
+    ``schemas`` are the numbers of the schemas of files, by their keys and what identifies their contents, such as
     their size.
     """
 

@@ -331,7 +331,7 @@ class Execution:
             self._close(statement)
 
     def end(self, rows: int) -> Callable[[], dict[str, Any]]:
-        """Free the engine, and return what tells how much was read, and what that took, to whoever wants to know."""
+        """Free the engine, and return a function that says how much was read and what that took."""
         ended, store, context = time.perf_counter(), self._store, self._context
         statement, self.statement, self._running = self.statement, None, None
         report = self.report

@@ -190,7 +190,7 @@ class ParquetSchemas:
             return None
 
     def _read(self, file: ListedFile) -> int:
-        """Return the number of a file's schema, of the one that stands there now if it was replaced since."""
+        """Return the number of a file's schema, of the one that is there now if it was replaced since."""
         name = f"{self._store.url}/{file.name}"
         while (footer := self._footer(file)) is None:
             now = list_files(self._store, file.name)

@@ -164,7 +164,7 @@ def holding(predicate: Predicate, tests: Callable[[Leaf], tuple[Test, ...] | Non
 class SegmentedIndex:
     """The inverted index of one column: its segments, and the ``files`` of its table by name, as they are now.
 
-    Of each file the position and the stamp are given, ``count`` files in all. What is wrong with segments is told, and
+    Of each file the position and the stamp are given, ``count`` files in all. Errors of segments are reported, and
     nothing is left out for it.
     """
 

@@ -159,7 +159,7 @@ class PartitionValues(FileIndex):
     kind: ClassVar[str] = PARTITION_KEY
 
     def group(self, condition: Condition) -> str | None:
-        """Return one name for all: values of a partition stand in one row."""
+        """Return one name for all: values of a partition are in one row."""
         return "" if self.covers(condition) else None
 
     def covers(self, condition: Condition) -> bool:
@@ -183,7 +183,7 @@ INVERTED_INDEX = "inverted index"
 
 @dataclass(frozen=True)
 class InvertedIndices(FileIndex):
-    """The inverted indices of a table; neither NULL nor NaN stands in one."""
+    """The inverted indices of a table; neither NULL nor NaN is in one."""
 
     kind: ClassVar[str] = INVERTED_INDEX
 

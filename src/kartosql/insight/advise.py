@@ -151,7 +151,7 @@ class DatasetAdvisor:
     def unindexed(self) -> Iterator[tuple[Condition, str]]:
         """Yield the conditions that leave out no file, asked of an index or not, with their one column without index.
 
-        Partition keys of the dataset may stand in them as well.
+        They may use partition keys of the dataset as well.
         """
         source = self.scan.occurrence.source
         used = [s.condition for part in self.scan.parts for s in part.steps if s.files_after < s.files_before]
@@ -224,7 +224,7 @@ class DatasetAdvisor:
         return [n in kept for n in range(len(bounds))]
 
     def _by_file(self, aggregate: str, predicate: str, found: Sample) -> list[int]:
-        """Return an aggregate over the rows of each file of a sample that satisfy a predicate, 0 where there are none.
+        """Return an aggregate over the rows of each file of a sample that satisfy a predicate, 0 without any.
 
         It is one statement over all of the files: each statement costs more than a small file.
         """

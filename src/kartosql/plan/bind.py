@@ -315,7 +315,7 @@ def condition_columns(
 ) -> frozenset[str] | None:
     """Return the partition columns that the WHERE of a DELETE names, None where it is about single rows.
 
-    ``others`` are the columns of the table that no partition is told by. Raises ``unknown-column``,
+    ``others`` are the columns of the table that are not in paths of partitions. Raises ``unknown-column``,
     ``invalid-parameters`` and ``not-supported`` for what only the engine can read.
     """
     if query.tree is None:

@@ -95,7 +95,7 @@ class DynamicFilterPlanner:
     def _known(
         self, target: OccurrenceScan, filter_: DynamicFilter, of: ColumnRef, scan: OccurrenceScan | None
     ) -> Condition | None:
-        """Return what the files that are left of a source tell without a look into them, if it leaves out files."""
+        """Return what is known of the remaining files of a source without a look into them, if it leaves out files."""
         source = self._query.occurrences[of[0]]
         if not any(part.files for part in target.parts):
             return None

@@ -408,7 +408,7 @@ def _without_nulls(condition: Condition, source: Source, equal: Set[ColumnRef]) 
 
 @dataclass(frozen=True)
 class Pair:
-    """A column that must equal another one; ``known`` are the conditions on the other, where it stands elsewhere."""
+    """A column that must equal another one; ``known`` are the conditions on the other, if it is elsewhere."""
 
     column: ColumnRef
     other: ColumnRef
@@ -758,7 +758,7 @@ def rejects_null(
 ) -> bool:
     """Return whether a condition is not TRUE for any row that has ``nulls`` in place of columns.
 
-    What depends on columns for which there are none may be TRUE.
+    What depends on other columns may be TRUE.
     """
     left = substitute(condition, nulls)
     return is_evaluable(left) and not evaluator.constant(left.render(str), parameters_for(left, parameters))

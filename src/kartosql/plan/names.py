@@ -56,7 +56,7 @@ class Output:
     """One column of a query's result.
 
     ``inner`` is the name that it has in the text that is run. ``source`` is given where the
-    column is one of a source as it stands, ``value`` where it is an expression.
+    column is one of a source, ``value`` where it is an expression.
     """
 
     name: str | None

@@ -35,7 +35,7 @@ class Step:
     """One pruning step of one dataset.
 
     ``left`` are the files that it left, unless they are many and the plan was not asked to be traced.
-    ``alternatives`` tell what each part of an OR left, where the parts were asked one by one.
+    ``alternatives`` are what each part of an OR left, where the parts were asked one by one.
     """
 
     condition: str

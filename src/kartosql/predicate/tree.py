@@ -401,7 +401,7 @@ def parameters_for(condition: Condition, parameters: Mapping[str, Any]) -> dict[
 def substitute(condition: Condition, pieces: Callable[[ColumnRef], Pieces | None]) -> Condition:
     """Return a condition that holds wherever ``condition`` does, with other pieces for its columns.
 
-    Predicates over columns for which there are none become opaque, as they may be true.
+    Predicates over other columns become opaque, as they may be true.
     """
     if isinstance(condition, Group):
         items = [substitute(i, pieces) for i in condition.items]

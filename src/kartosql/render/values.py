@@ -109,7 +109,7 @@ JSON_FLOATS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 def texts(array: pa.Array) -> Texts:
     r"""Return the text of each value, None for NULL.
 
-    Numbers have all their digits (floats as few as tell them apart), binary data is ``\x01\xFE``, lists, structs
+    Numbers have all their digits (floats the shortest that are exact), binary data is ``\x01\xFE``, lists, structs
     and maps are compact JSON, the rest is as DuckDB writes it: ``2026-01-31``, years before 1 as
     ``0044-03-15 (BC)``, times of day as ``23:59:59[.ffffff]`` until ``24:00:00``, durations as intervals of hours,
     minutes and seconds, intervals as ``1 year 2 months 3 days 04:05:06``.

@@ -64,7 +64,7 @@ class _Tokenizer(DuckDB.Tokenizer):
 def parts_of(text: str) -> Parts:
     """Return what sqlglot is not shown, by its beginning: long lists behind IN, ``$$text$$`` and ``/* text */``.
 
-    The first two are one token each, comments are none. Raises sqlglot's TokenError.
+    The first two are one token each, comments are left out. Raises sqlglot's TokenError.
     """
     found: Parts = {}
     if len(text) < 2 * LONG_LIST and "$" not in text and "/*" not in text:

@@ -99,7 +99,7 @@ class Insert(WriteTo):
     """INSERT INTO t, or INSERT OVERWRITE t [PARTITION (...)], with a query behind it.
 
     ``columns`` is None where the columns of the query are found by their names, ``()`` where
-    they stand in the order of those of the table. With ``evolve`` they may be others than those of the table.
+    they are in the order of those of the table. With ``evolve`` they may be others than those of the table.
     ``partition`` holds the columns of PARTITION
     with the constants given to them; None is a column without one.
     """

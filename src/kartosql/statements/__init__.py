@@ -1,4 +1,4 @@
-"""Statements that are no SELECT: one handler for each, over a session; calls of a connection stand beside them."""
+"""Statements that are no SELECT: one handler for each, over a session; the calls of a connection are here, too."""
 
 from __future__ import annotations
 

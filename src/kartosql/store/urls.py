@@ -144,7 +144,7 @@ def not_opened(url: str, error: Exception) -> StoreError:
 def no_answer(url: str, action: str, error: BaseException, told: BaseException) -> StoreError:
     """Return the error about a call of a driver that failed, with how credentials are given if it is them it misses.
 
-    ``told`` is what may be shown of ``error``.
+    ``told`` is ``error`` as it may be shown.
     """
     seen: BaseException | None = error
     while seen is not None:

@@ -161,7 +161,7 @@ STEP, CHANGE = "__kartosql_step", "_change"
 class Changes(Changelog):
     """The rows are the differences between those of some files before and after each of some steps.
 
-    ``steps`` and ``signs`` say of each file to which step it belongs, and whether it stood before it (-1) or after (1),
+    ``steps`` and ``signs`` say of each file to which step it belongs, and if it is of before it (-1) or after (1),
     ``facts`` of each STEP its version and time. With a ``key`` only the row of the last file counts, on each side.
     """
 
@@ -184,7 +184,7 @@ class KeyDeletes:
 
     @memoized
     def latest(self) -> dict[int, int]:
-        """The highest number in ``sequence`` by scope, 0 where there is none."""
+        """The highest number in ``sequence`` by scope, or 0."""
         scope = self.scope or [0] * len(self.sequence)
         found: dict[int, int] = {}
         for number, of in zip(self.sequence, scope, strict=True):
@@ -196,7 +196,7 @@ class KeyDeletes:
 class Deletes:
     """Each row of the files is a row of the table, unless it is deleted by its position or by a key.
 
-    ``positions`` has the numbers of deleted rows, ascending from 0, of each file that has some. ``keys`` tell the
+    ``positions`` has the numbers of deleted rows, ascending from 0, of each file that has some. ``keys`` say the
     ``sequence`` and the ``scope`` of each data file which rows they delete of it.
     """
 

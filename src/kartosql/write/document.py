@@ -370,7 +370,7 @@ def discard(store: Store, keys: Sequence[str]) -> None:
 
 
 def remove(store: Store, head: Head) -> None:
-    """Remove the document of a dataset; where the store cannot do that safely, say in it that there is none.
+    """Remove the document of a dataset; where the store cannot do that safely, mark it as absent.
 
     Raises PreconditionFailed and OutcomeUnknown.
     """
@@ -460,7 +460,7 @@ def garbage_key(uuid: str) -> str:
 
 
 def read_garbage(store: Store, uuid: str) -> GarbageMarks:
-    """Return the list of a dataset, empty if there is none; raises ``invalid-metadata`` for a damaged one."""
+    """Return the list of a dataset, empty if it is missing; raises ``invalid-metadata`` for a damaged one."""
     key = garbage_key(uuid)
     try:
         data, version = store.read_versioned(key)

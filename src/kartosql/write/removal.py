@@ -89,7 +89,7 @@ def same_partitions(keys: Sequence[str], table: str) -> Select:
 def delete_datasets(
     operation: Operation, uuids: Sequence[str], primary: str | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Delete datasets with their files, all or none, and tell by uuid how many files were theirs.
+    """Delete datasets with their files, all or none, and return by uuid how many files were theirs.
 
     ``primary`` is the uuid of the seed of their cube. A file that cannot be deleted stays
     behind without meaning, for a cleanup to find.

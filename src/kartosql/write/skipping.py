@@ -285,7 +285,7 @@ def _sources(store: Store, uuid: str, spark: Any) -> Collecting:
 def members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType]]:
     """Yield columns and members of structs, by names as ``IndexSpec`` has them.
 
-    Names that differ in case alone are left out: metadata cannot tell them apart.
+    Names that differ in case alone are left out: metadata cannot distinguish them.
     """
     twins = Counter(name.lower() for name in types)
     for name, type_ in types.items():

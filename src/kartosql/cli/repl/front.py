@@ -45,7 +45,7 @@ def place() -> str:
 
 
 class History(FileHistory):
-    """A history that stays calm: whatever its file is, the session goes on. ``tell`` hears once what is wrong."""
+    """A history that never stops the session, whatever its file is; ``tell`` is called once with what is wrong."""
 
     def __init__(self, path: str, tell: Callable[[str], None]) -> None:
         super().__init__(path)

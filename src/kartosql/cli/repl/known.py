@@ -27,7 +27,7 @@ from kartosql.text.escape import is_unsafe
 
 @dataclass(frozen=True)
 class KnownColumn:
-    """A column: its name, its type, its role in the table, and where its values stand without opening a file."""
+    """A column: its name, its type, its role in the table, and where its values are known without opening a file."""
 
     name: str
     type: str
@@ -165,7 +165,7 @@ class ValueList:
     literal: Callable[[str], str]
 
     def beginning(self, text: str, most: int) -> list[tuple[str, int]]:
-        """Return at most so many values that begin with a text, and if there are none, those that have it anywhere."""
+        """Return at most so many values that begin with a text, or else those that have it anywhere."""
         if not text:
             return [self._at(i) for i in range(min(most, len(self.texts)))]
         at = bisect_left(range(len(self.order)), text, key=lambda i: self._text(self.order[i].as_py()))

@@ -641,7 +641,7 @@ class Planner(EngineSession):
         return left if len(known.complete) == len(table.files) else left | (table.all_files - known.complete)
 
     def _known_of(self, table: FileTable, files: Sequence[int], columns: Sequence[str] = ()) -> TableStatistics | None:
-        """Return what is known of a table, once footers were read; None where the statement will tell what is wrong."""
+        """Return what is known of a table, once footers were read; None where the statement will show the error."""
         try:
             return self.footers.statistics(self, table, files, columns)
         except (FormatError, StoreError):

@@ -462,7 +462,7 @@ class PlannerTables:
 
 
 def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:
-    """Add the other zero to the values of an index: 0.0 and -0.0 are one there, but a predicate may tell them apart."""
+    """Add the other zero to the values of an index: 0.0 and -0.0 are one there, but not to a predicate."""
     if not pa.types.is_floating(type_):
         return query
     return f"WITH found AS ({query}) FROM found UNION ALL SELECT -v, {files} FROM found WHERE v = 0"
@@ -619,7 +619,7 @@ class Lookup:
         """Return the files of an index of binary values.
 
         The originals cut these at their first NUL byte. Compared with values that have none,
-        all that were cut to v stand where v and one NUL byte stands; files that match only
+        all that were cut to v are in the files of v and one NUL byte; files that match only
         there are doubtful.
         """
         found = self._matching()

@@ -22,7 +22,7 @@ class Measured:
         self._found: dict[str, int | None] | None = None
 
     def settle(self) -> dict[str, int | None]:
-        """Return bytes_read, files_opened and row_groups_read as far as DuckDB tells, and let go of the connection."""
+        """Return bytes_read, files_opened and row_groups_read as far as DuckDB knows, and release the connection."""
         with self._lock:
             if self._found is None:
                 self._found = _measured(self._connection)

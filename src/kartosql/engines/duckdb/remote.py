@@ -37,7 +37,7 @@ _learned: WeakKeyDictionary[Files, dict[str, tuple[bool, int]]] = WeakKeyDiction
 
 
 def keep_ends(table: FileTable, ends: Mapping[str, Fetched]) -> dict[str, Fetched]:
-    """Keep the ends of large files, of stores that tell a file from a later one of its name; returns those of a table.
+    """Keep the ends of large files, of stores with ETags; return those of a table.
 
     Nobody writes a file anew before the metadata of its table. What is read besides has to have the ETag of the end.
     """
@@ -91,7 +91,7 @@ class Ends:
         self._readings.update(self._store.start_reading(lengths, wanted))
 
     def get(self, key: str) -> Fetched:
-        """Return what was read of a file; raises KeyError if there is none, and what the store raises."""
+        """Return what was read of a file; raises KeyError if it is missing, and what the store raises."""
         end = self._store.result_of(key, self._readings[key])
         known, is_large = _learned.setdefault(self._store, {}), end.start > 0
         needed = (footer_length(end) or END) if is_large else end.size

@@ -119,7 +119,7 @@ class Ordered:
 class Portions:
     """The pairs (v, files) of an index file, some at a time.
 
-    ``labels`` tells the number of the file with a label, ``pairs`` about how many of them each
+    ``labels`` maps labels to numbers of files, ``pairs`` about how many of them each
     value has. Raises ``ValueError`` for files that DuckDB has to read. ``is_broken`` and
     ``is_whole`` says how reading has ended.
     """

@@ -140,7 +140,7 @@ class FileAccess:
         return self.names(keys)
 
     def is_in_page_cache(self, keys: Sequence[str]) -> bool:
-        """Return whether the system has local files in memory, as the middles of a few of them tell; never waits."""
+        """Return whether the system has local files in memory, by the middles of a few of them; never waits."""
         if not hasattr(os, "RWF_NOWAIT"):  # nobody but Linux tells
             return False
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -26,7 +26,7 @@ OPTIONS = frozenset(
 
 
 def csv_reader(files: str, reading: Mapping[str, Any], columns: Mapping[str, str] | None = None) -> str:
-    """Return the reader over text files, given as SQL, that are written as ``reading`` tells; ``columns`` are types."""
+    """Return the reader over text files, given as SQL, that are written as ``reading`` says; ``columns`` are types."""
     options = {**({} if columns is None else {"columns": columns}), **reading}
     listed = ", ".join(f"{name} = {_literal(value)}" for name, value in options.items())
     return f"read_csv({files}, auto_detect = false, hive_partitioning = false, {listed})"
@@ -45,7 +45,7 @@ def _literal(value: Any) -> str:
 
 
 class Sniffer:
-    """Asks DuckDB how text files are written; it may read what it is told to, as no text of a user runs in it."""
+    """Asks DuckDB how text files are written; it may read anything, as no text of a user runs in it."""
 
     def __init__(self, filesystem: Any) -> None:
         config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}

@@ -181,7 +181,7 @@ def _real(raw: bytes, width: int) -> float:
 
 
 def partition_value(value: Any, type_: pa.DataType) -> Any:
-    """Return a partition value as for ``array_of``, the class ValueError for one that is none of the type."""
+    """Return a partition value as for ``array_of``, the class ValueError for one of another type."""
     t = pa.types
     kinds = ((t.is_signed_integer, int), (t.is_timestamp, int), (t.is_string, str), (t.is_boolean, bool))
     more = ((t.is_floating, float), (t.is_decimal, Decimal), (t.is_binary, bytes))

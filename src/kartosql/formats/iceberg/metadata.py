@@ -188,7 +188,7 @@ def vector_of(file: DataFile) -> tuple[int, int] | None:
 
 
 def deleted_paths(file: DataFile, path_id: int) -> tuple[str, str] | None:
-    """Return the first and last path of data files of which a file deletes rows, None if that is not told."""
+    """Return the first and last path of data files of which a file deletes rows, or None if unknown."""
     if file[_REFERENCED] is not None:
         return file[_REFERENCED], file[_REFERENCED]
     low, high = ((bounds or {}).get(path_id) for bounds in (file.lower_bounds, file.upper_bounds))

@@ -65,7 +65,7 @@ class DatasetSkipping(MetadataSkipping):
         self._is_complete = all(name in indexed and indexed[name] == times[name] for name in self._names)
 
     def _times_of(self, names: Sequence[str]) -> dict[str, int]:
-        """Return when files were written, -1 where the store does not tell."""
+        """Return when files were written, -1 if the store does not say."""
         if not names:
             return {}
         try:

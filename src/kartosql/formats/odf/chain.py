@@ -1,6 +1,6 @@
 """The chain of blocks of a dataset: walked from its head, every hash and every rule of order checked.
 
-Beside it what of a dataset a hash tells, and the columns of its records by the names of its vocabulary. Whoever
+Beside it the checks of hashes, and the columns of its records by the names of its vocabulary. Whoever
 reads hands over a function from keys to bytes. Nothing is listed, so the same works on a folder, in an object
 store and over HTTP.
 """

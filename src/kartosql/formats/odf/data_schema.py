@@ -1,6 +1,6 @@
 """Arrow schemas in events: as bytes (RFC-010) and as logical ones (RFC-016), and what a new one changes.
 
-Whether a value may be NULL is a type around the type (Option). How Arrow lays values out stands in
+Whether a value may be NULL is a type around the type (Option). How Arrow lays values out is in
 extra attributes of a field, as does that a timestamp has no zone, which the format cannot say.
 
 Allowed changes are other attributes, another order, and new columns that may be NULL, also as members of

@@ -67,7 +67,7 @@ class RecordDigest:
 
 
 def logical_hash_of(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
-    """Return the logical hash of records as a multihash; raises NotCheckable where there is none."""
+    """Return the logical hash of records as a multihash; raises NotCheckable if they have none."""
     digest = RecordDigest(schema)
     for batch in batches:
         digest.update(batch)

@@ -39,7 +39,7 @@ _MIN64, _MAX64 = -(1 << 63), (1 << 63) - 1
 class ColumnType:
     """What an index knows of a column: its family, and precision and scale of decimals.
 
-    ``clock`` tells of timestamps whether they are read as the time of a clock (True) or as
+    ``clock`` says of timestamps whether they are read as the time of a clock (True) or as
     instants (False); None, if that is not known, which matters in sessions that are not in UTC.
     """
 
@@ -420,7 +420,7 @@ def _after(prefix: bytes) -> bytes | None:
 class Bounds:
     """The least and greatest keys of the files, NULL where they are not known.
 
-    ``empty`` tells the files that have no value but NULL.
+    ``empty`` are the files that have no value but NULL.
     """
 
     low: pa.Array

@@ -1,7 +1,7 @@
 """Java's serialization, read as data: no class is ever looked up or made.
 
 The grammar is that of the Java Object Serialization Specification, version 2 of the stream. What a
-class writes by a ``writeObject`` of its own stands in its object's ``content``: block data as bytes,
+class writes by a ``writeObject`` of its own is in its object's ``content``: block data as bytes,
 and values.
 """
 

@@ -100,7 +100,7 @@ def joined_flags(join: Callable[..., Any], flags: Iterable[Flags | None]) -> Fla
 class IndexSpec:
     """An index to be: its kind, the column it is over, and its parameters.
 
-    ``column`` has dots between members of structs; a name that holds dots itself stands in double
+    ``column`` has dots between members of structs; a name that holds dots itself is in double
     quotes. ``fpp`` and ``ndv`` are the share of false positives and the number of distinct values that
     a Bloom filter is made for. ``key`` is the label of the key that encrypts it. ``is_twin`` says that
     other names of the table read the same when dots join them. ``patterns`` are the regular

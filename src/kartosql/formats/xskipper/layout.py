@@ -28,7 +28,7 @@ class Secrets:
 class IndexLayout:
     """The columns of metadata to be: the table, the indexes with the types of their columns, and partition columns.
 
-    Types are those of the values as they are written, as ``Kind.value_type`` tells them. ``reading`` says how
+    Types are those of the values as they are written, as ``Kind.value_type`` returns them. ``reading`` says how
     texts are read, where the files are text.
     """
 

@@ -86,10 +86,10 @@ class FileSchema:
     """The schema of a part file.
 
     ``virtual`` are the types of partition columns by their names, ``spark_virtual`` as Spark has them.
-    ``is_legacy`` says that dates and times before 1900 may stand in another calendar or zone.
-    ``bounds_are_of_rows`` tells of a file of ours that no bounds come from footers of Parquet files, which know
+    ``is_legacy`` says that dates and times before 1900 may be in another calendar or zone.
+    ``bounds_are_of_rows`` says of a file of ours that no bounds come from footers of Parquet files, which know
     nothing of NaN.
-    ``reading`` tells for files of text how they were read, if the file is one of ours; ``sizes`` then are
+    ``reading`` says for files of text how they were read, if the file is one of ours; ``sizes`` then are
     the bytes of the indexed files, row by row, None for those that are not known.
     """
 
@@ -218,7 +218,7 @@ def _params(raw: Any) -> dict[str, str]:
 
 
 def _is_legacy(footer: Mapping[bytes, bytes]) -> bool:
-    """Return whether a Spark before 3.0, or one that was told so, wrote dates and times of the old calendar."""
+    """Return whether a Spark before 3.0, or one with that setting, wrote dates and times of the old calendar."""
     if b"org.apache.spark.legacyDateTime" in footer or b"org.apache.spark.legacyINT96" in footer:
         return True
     major = footer.get(SPARK_VERSION.encode(), b"").split(b".")[0]

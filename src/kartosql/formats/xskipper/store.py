@@ -279,7 +279,7 @@ class MetadataStore:
         """Return which of some files may hold a row for which all conditions are TRUE, and what rules out the others.
 
         Without a session its time zone is UTC, and constants are taken to be of the types of the
-        columns where the indexes do not tell these.
+        columns where the indexes do not know these.
         """
         stages, asked = self._stages(conditions, session or Session())
         rows = {i: numbers for i, file in enumerate(files) if (numbers := self._rows_of(file))}

@@ -587,7 +587,7 @@ def _regular(call: Call) -> str:
 
 
 def _over_lines(pattern: str, subject: str, found: str) -> str:
-    """Return a match, refused when it is met with line ends that are none to RE2."""
+    """Return a match, refused when it meets line ends that RE2 does not know."""
     if not any(c in pattern for c in (".", "$", "[^", "\\D", "\\W")):
         return found
     clean = f"({subject} IS NULL OR NOT {subject} RLIKE {text_literal(_LINE_ENDS)})"
