@@ -235,7 +235,7 @@ _HEAD = ("answered by", "rows", "digest", "files", "bytes", "time", "verdict")
 
 
 @dataclass(frozen=True)
-class Answer:
+class VerifiedAnswer:
     """One of the answers: ``verdict`` is reference, equal, equal but for rounding, different, failed or not asked.
 
     ``digest`` stands for the rows, whatever their order; ``note`` says more.
@@ -264,7 +264,7 @@ class Certificate(Report):
     time: str
     version: str
     tables: tuple[tuple[str, int], ...]  # names and numbers of files
-    answers: tuple[Answer, ...]
+    answers: tuple[VerifiedAnswer, ...]
     verdict: str
     because: str | None = None
 
@@ -279,7 +279,7 @@ class Certificate(Report):
 
     def table(self) -> pa.Table:
         """Return one row per answer."""
-        return table_of(self.answers, Answer)
+        return table_of(self.answers, VerifiedAnswer)
 
     def _rows(self) -> list[list[str]]:
         return [
@@ -318,7 +318,7 @@ class Certificate(Report):
 
 
 def verify(request: Request, statement: Verify) -> Certificate:
-    """Answer a query with and without pruning, over files read in another way, and by Spark; compare the rows.
+    """VerifiedAnswer a query with and without pruning, over files read in another way, and by Spark; compare the rows.
 
     Rows are compared as multisets. Raises what the query itself raises.
     """
@@ -364,7 +364,7 @@ def _attempt(request: Request, statement: Verify) -> tuple[Certificate, bool]:
 
 
 def _independent(request: Request, query: SelectQuery) -> pa.Table:
-    """Answer a query over tables that were read without the library's reader."""
+    """VerifiedAnswer a query over tables that were read without the library's reader."""
 
     def run(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         registered = {name: arrow_table(name, table) for name, table in tables.items()}
@@ -378,18 +378,18 @@ def _independent(request: Request, query: SelectQuery) -> pa.Table:
     return query.answer_over([tables[id(source)] for source in query.sources])
 
 
-def _compared(by: str, make: Callable[[], tuple[pa.Table, SelectQuery | None]], reference: pa.Table) -> Answer:
+def _compared(by: str, make: Callable[[], tuple[pa.Table, SelectQuery | None]], reference: pa.Table) -> VerifiedAnswer:
     started = time.perf_counter()
     try:
         table, query = make()
     except CannotRead as e:
-        return Answer(by, "not asked", note=str(e))
+        return VerifiedAnswer(by, "not asked", note=str(e))
     except KartosqlError as e:
         if e.code in STOPPED:
             raise
         # What the machine or a store refuses says nothing about the answer.
         is_asked = e.code not in NOT_ASKED and not isinstance(e, LimitError | StoreError)
-        return Answer(by, "failed" if is_asked else "not asked", note=f"{e.code}: {e.message}")
+        return VerifiedAnswer(by, "failed" if is_asked else "not asked", note=f"{e.code}: {e.message}")
     seconds = time.perf_counter() - started
     how = difference(table, reference)
     verdict = "equal" if how is None else "equal but for rounding" if how == "" else "different"
@@ -398,13 +398,13 @@ def _compared(by: str, make: Callable[[], tuple[pa.Table, SelectQuery | None]], 
 
 def _answer(
     by: str, verdict: str, table: pa.Table, query: SelectQuery | None, seconds: float, note: str | None = None
-) -> Answer:
+) -> VerifiedAnswer:
     stats = (query.stats if query is not None else None) or {}
     files, size = stats.get("files_read"), stats.get("bytes_selected")
-    return Answer(by, verdict, table.num_rows, digest(table), files, size, seconds, note)
+    return VerifiedAnswer(by, verdict, table.num_rows, digest(table), files, size, seconds, note)
 
 
-def _verdict(answers: list[Answer], select: Select, changed: bool) -> tuple[str, str | None]:
+def _verdict(answers: list[VerifiedAnswer], select: Select, changed: bool) -> tuple[str, str | None]:
     others = answers[1:]
     wrong = [a for a in others if a.verdict in ("different", "failed")]
     if changed:
