@@ -23,6 +23,7 @@ from kartosql.formats.iceberg import metadata as documents
 from kartosql.formats.iceberg.columns import arrow_type, bound_reader, default_of, in_file, partition_value
 from kartosql.formats.iceberg.deletes import location, positions_of
 from kartosql.formats.iceberg.metadata import invalid, unsupported
+from kartosql.formats.kartothek.metadata import many_objects
 from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.memo import memoized
@@ -109,7 +110,7 @@ class IcebergTable(OneTable):
             if key not in self._tables:
                 while len(self._tables) >= MAX_PAST:
                     self._tables.pop(next(iter(self._tables)))
-                with documents.decoding(self._location.url):
+                with documents.decoding(self._location.url), many_objects():
                     schema = metadata.schema()
                     if snapshot is not None and is_past and snapshot.schema_id is not None:
                         schema = metadata.schema_by_id(snapshot.schema_id) or schema
