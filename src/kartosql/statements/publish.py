@@ -83,8 +83,8 @@ def _target(session: Session, url: Any, uuid: str) -> Store:
                 code="invalid-argument",
                 hint=f"Publish beside it, above it, or to the folder of {uuid!r} itself.",
             )
-    options = None if "://" not in text or text.partition("://")[0] != own.partition("://")[0] else store.address[1]
-    return Store(text, options or session.storage_options if "://" in text else None, create=True)
+    is_alike = "://" in text and text.partition("://")[0] == own.partition("://")[0]
+    return Store(text, store.address[1] if is_alike else None, create=True)
 
 
 def _live(session: Session, source: Table, paths: Collection[str], known: Collection[str]) -> LiveFiles:
