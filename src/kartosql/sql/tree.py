@@ -346,6 +346,11 @@ def past_of(table: exp.Table, text: str) -> tuple[Past, Span] | None:
     return value.this, span
 
 
+def columns_of_where(tree: exp.Expression) -> set[str]:
+    """Return the names of the columns in the WHERE of a query, without qualifiers."""
+    return {column.name for column in tree.args["where"].find_all(exp.Column)}
+
+
 def name_parts(node: exp.Column | exp.Table) -> list[exp.Identifier]:
     """Return the identifiers of a table or column name, outermost first."""
     parts = [node.args.get(key) for key in ("catalog", "db", "table", "this")]

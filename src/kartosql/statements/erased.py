@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from sqlglot import exp
 
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.kartothek import naming, versions
@@ -18,6 +17,7 @@ from kartosql.session import Request
 from kartosql.sql import parse
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import VerifyData
+from kartosql.sql.tree import columns_of_where
 from kartosql.statements import targets
 from kartosql.statements.row_changes import FILE, ROWS, numbered
 from kartosql.statements.targets import COUNT, TEXT, table_of
@@ -132,7 +132,7 @@ class _Certificate:
 
     def _indices(self, keys: Sequence[str]) -> Iterator[tuple[str, int | None]]:
         """Yield index files with the number of their values that match a condition over their column alone."""
-        named = {by_case(c.name, self._table.types) for c in self._select.tree.args["where"].find_all(exp.Column)}
+        named = {by_case(name, self._table.types) for name in columns_of_where(self._select.tree)}
         for key in keys:
             column = naming.unquote(key.split("/")[2]).decode("utf-8", "replace")
             if named == {column}:
