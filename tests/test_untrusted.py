@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -235,3 +237,38 @@ def test_options_that_do_not_fit_are_refused_before_anything_starts(store, optio
 def test_parameters_that_cannot_travel_are_refused(con):
     assert _failure(con, "SELECT ?", [threading.Lock()]).code == "invalid-parameters"
     assert con.sql("SELECT ? AS a", [pa.scalar(1).as_py()]).rows() == [(1,)]
+
+
+def test_verify_asks_duckdb_alone_and_finds_no_difference(con):
+    found = con.sql("VERIFY SELECT count(*) FROM t").rows()
+    assert not any("DIFFERENT" in line for (line,) in found)
+
+
+_OWNER = """
+import sys
+import kartosql
+con = kartosql.connect(sys.argv[1], untrusted=True, timeout=300)
+con.sql("SELECT 1 AS a")
+print(*[w._process.pid for w in con._idle], *[w._folder for w in con._idle], flush=True)
+con.sql("SELECT count(*) FROM range(1000000000) a, range(1000000) b")
+"""
+
+
+def test_workers_end_with_an_owner_that_is_killed_and_leave_nothing(store):
+    owner = subprocess.Popen([sys.executable, "-c", _OWNER, str(store)], stdout=subprocess.PIPE, text=True)
+    with owner:
+        words = owner.stdout.readline().split()
+        owner.kill()
+    pids, folders = [int(w) for w in words if w.isdigit()], [Path(w) for w in words if not w.isdigit()]
+    end = time.monotonic() + 60
+    while time.monotonic() < end and (any(map(_runs, pids)) or any(f.exists() for f in folders)):
+        time.sleep(0.05)
+    assert len(pids) == 2
+    assert not any(map(_runs, pids))
+    assert [list(f.rglob("*")) for f in folders if f.exists()] == []
+
+
+def _runs(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

@@ -112,7 +112,7 @@ class Worker:
         )
         self._is_ready = False
         self._is_stopped = False
-        self._send({"connection": {**connection, **settings}, "memory": limits.memory})
+        self._send({"connection": {**connection, **settings}, "memory": limits.memory, "owner": os.getpid()})
 
     @property
     def is_alive(self) -> bool:
