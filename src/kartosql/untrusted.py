@@ -128,7 +128,7 @@ class Worker:
         if not self._is_ready:
             self._header(time.monotonic() + START_SECONDS)
             self._is_ready = True
-        end = time.monotonic() + self._limits.seconds + OVERTIME
+        end = time.monotonic() + request.get("limits", {}).get("timeout", self._limits.seconds) + OVERTIME
         self._send(request)
         header = self._header(end)
         size = int(header.get("bytes", 0))
@@ -275,14 +275,26 @@ class UntrustedConnection:
         """
         if engine not in (None, "auto", "duckdb"):
             raise UsageError("Untrusted SQL runs on DuckDB.", code="not-allowed")
-        header, table = self._run({"sql": text, "parameters": parameters})
+        return self.answer({"sql": text, "parameters": parameters})
+
+    def answer(self, request: Mapping[str, Any]) -> Query:
+        """Return the result of a statement ``sql`` with ``parameters``.
+
+        ``limits`` are narrower ones, ``rows`` how many are wanted, of which one more may come, ``tables`` those that
+        it may be about, and ``describe`` asks for the columns alone.
+        """
+        header, table = self._run(request)
         report = header.get("report")
         known: Any = Report(report, str(header.get("text", ""))) if isinstance(report, dict) else None
         return Query(table, header.get("types"), report=known, stats=header.get("stats"))
 
     def explain(self, sql: str, parameters: Parameters = None) -> Report:
         """Return what a SELECT would read and why, without running it."""
-        header, _ = self._run({"sql": sql, "parameters": parameters, "explain": True})
+        return self.report({"sql": sql, "parameters": parameters})
+
+    def report(self, request: Mapping[str, Any]) -> Report:
+        """Return what the statement of a request would read and why; see ``answer``."""
+        header, _ = self._run({**request, "explain": True})
         return Report(header["report"], str(header["text"]))
 
     def interrupt(self) -> None:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,10 +25,11 @@ import pyarrow as pa
 
 from kartosql.connection import Connection, connect
 from kartosql.errors import KartosqlError, LimitError, SqlError
+from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request
 from kartosql.sql import parse
-from kartosql.sql.statements import Attach, Detach, Reset, Set, Verify, Write
+from kartosql.sql.statements import Attach, Describe, Detach, Reset, Select, Set, Show, Statement, Verify, Write
 from kartosql.statements import run
 
 SLACK = 400_000_000  # bytes of address space for stacks and libraries that are loaded later
@@ -55,13 +56,14 @@ def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> Non
     """Answer statements until the input ends, or so much memory is held that another process goes on better."""
     connection = connect(read_only=True, attach=False, **first["connection"])
     _warm(connection)
+    given = connection.settings
     _limit(first["memory"])
     idle = _resident()
     _answer(answers, {}, None)
     is_last = False
     while not is_last and (request := _message(source)) is not None:
         try:
-            header, data = _run(connection, request, first["memory"] // 4)
+            header, data = _run(connection, {**request, "settings": given}, first["memory"] // 4)
         except KartosqlError as e:
             # Of names that are not known all are told in the message of the one error.
             header, data = {"error": {**e.to_dict(), "class": type(e).__name__, "sql": e.sql}}, None
@@ -89,9 +91,6 @@ def _answer(to: BinaryIO, header: Mapping[str, Any], data: pa.Buffer | None) -> 
 
 def _run(connection: Connection, request: Mapping[str, Any], limit: int) -> tuple[dict[str, Any], pa.Buffer | None]:
     text, parameters = request["sql"], request["parameters"]
-    if request.get("explain"):
-        report = connection.explain(text, parameters)
-        return {"report": report.to_dict(), "text": str(report)}, None
     statement = parse(text)
     if isinstance(statement, Write | Set | Reset | Attach | Detach):
         raise SqlError(
@@ -100,23 +99,68 @@ def _run(connection: Connection, request: Mapping[str, Any], limit: int) -> tupl
             hint="SELECT, SHOW, DESCRIBE, EXPLAIN, ADVISE and VERIFY are.",
             sql=statement.text,
         )
+    tables = request.get("tables")
+    if tables is not None:
+        _check_tables(connection, statement, parameters, tables)
+    connection.settings = settings = request["settings"].copy()
+    for name, value in request.get("limits", {}).items():
+        if settings[name] is None or value < settings[name]:
+            settings.narrow(name, value)
+    if request.get("explain"):
+        report = connection.explain(text, parameters)
+        return {"report": report.to_dict(), "text": str(report)}, None
     if isinstance(statement, Verify):  # Java does not start within the limits of the process
         query = run(Request(connection._session, parameters), replace(statement, engine="duckdb"))
     else:
         query = connection.sql(text, parameters)
-    data = _stream(query, limit)
+    if request.get("describe"):
+        return {}, _stream(Query(query.schema.empty_table()), limit)
+    if tables is not None and isinstance(statement, Show):
+        rows = query.arrow()
+        query = Query(rows.filter(pa.array([_may_see(name, tables) for name in rows["table"].to_pylist()], pa.bool_())))
+    data = _stream(query, limit, request.get("rows"))
     header: dict[str, Any] = {"types": query.types, "stats": query.stats}
     if query.report is not None:
         header |= {"report": query.report.to_dict(), "text": str(query.report)}
     return header, data
 
 
-def _stream(query: Query, limit: int) -> pa.Buffer:
-    """Run a query, and return its rows as a stream of Arrow; raises ``out-of-memory`` where they are too many."""
+def _check_tables(connection: Connection, statement: Statement, parameters: Any, tables: Collection[str]) -> None:
+    """Raise ``not-allowed`` for a statement that is about other tables than some; a cube stands for its datasets."""
+    select = statement if isinstance(statement, Select) else getattr(statement, "query", None)
+    names: list[str | None] = [None]
+    if isinstance(select, Select):
+        query = connection.sql(select.text, parameters)
+        names = [source.name for source in query.sources] if isinstance(query, SelectQuery) else [None]
+    elif isinstance(statement, Describe) and statement.target is not None:
+        names = [".".join(statement.target)]
+    elif isinstance(statement, Show) and statement.what == "tables":
+        names = []
+    if hidden := [name for name in names if name is None or not _may_see(name, tables)]:
+        what = f"The table {hidden[0]!r}" if hidden[0] else "This statement"
+        raise SqlError(
+            f"{what} is not allowed with this token.", code="not-allowed", hint="SHOW TABLES lists those that are."
+        )
+
+
+def _may_see(name: str, tables: Collection[str]) -> bool:
+    return any(name.lower() == t.lower() or name.lower().startswith(f"{t.lower()}.") for t in tables)
+
+
+def _stream(query: Query, limit: int, rows: int | None = None) -> pa.Buffer:
+    """Run a query, and return its rows as a stream of Arrow; raises ``out-of-memory`` where they are too many.
+
+    Of more than a number of ``rows`` one more is returned than that.
+    """
+    left = None if rows is None else rows + 1
     sink, reader = pa.BufferOutputStream(), query.reader()
     with reader, pa.ipc.new_stream(sink, reader.schema) as writer:
         for batch in reader:
+            batch = batch if left is None else batch.slice(0, left)
+            left = None if left is None else left - batch.num_rows
             writer.write_batch(batch)
+            if left == 0:
+                break
             if sink.tell() > limit:
                 message = f"The result has more than {limit:,} bytes, a quarter of memory_limit."
                 raise LimitError(message, code="out-of-memory", hint="Select fewer rows, or raise memory_limit.")

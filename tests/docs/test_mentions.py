@@ -22,6 +22,7 @@ from codes import error_codes
 from kartosql.cli.options import command_parser
 from kartosql.plan.scan import ScanReport
 from kartosql.result import ReportQuery
+from kartosql.serve.command import parser as serve_parser
 from kartosql.settings import SETTINGS
 
 CHECKOUT = fences.CHECKOUT
@@ -51,7 +52,7 @@ def text_of(folder: Path) -> str:
 
 
 def options() -> set[str]:
-    return {o for action in command_parser()._actions for o in action.option_strings}
+    return {o for one in (command_parser(), serve_parser()) for action in one._actions for o in action.option_strings}
 
 
 # -- commands --------------------------------------------------------------------------------------

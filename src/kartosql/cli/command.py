@@ -73,6 +73,12 @@ def _run(arguments: list[str]) -> None:
         raise_on_ctrl_c()
         run_demo(folder)
         return
+    if arguments[:1] == ["serve"]:
+        from kartosql.serve.command import serve
+
+        raise_on_ctrl_c()
+        serve(arguments[1:])
+        return
     options = parse_options(arguments)
     if not options.sources and sys.stdin is not None and sys.stdin.isatty():
         from kartosql.cli.repl.start import run_shell

@@ -27,6 +27,7 @@ it is an interactive shell.
 
   kartosql ./store                                  the shell
   kartosql demo [DIR]                               build a sample cube and query it
+  kartosql serve URL                                serve it by Flight SQL, HTTP and MCP
   kartosql ./store -c "SHOW TABLES"
   kartosql s3://bucket/store -c "SELECT * FROM sales WHERE x = $1" --param 1=5
   kartosql ./store -f report.sql -o report.parquet

@@ -1,0 +1,160 @@
+"""HTTP: statements as JSON or Arrow, reports, tables, health, metrics, a page to try it, and MCP."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+
+from kartosql.errors import KartosqlError, LimitError, StoreError, UsageError
+from kartosql.serve import mcp
+from kartosql.serve.service import Client, Refused, Service, json_rows, parameters_of
+
+MAX_BODY = 8_000_000
+SLOW = 30.0  # seconds in which a client has to send the rest of a request, or take the answer
+ARROW = "application/vnd.apache.arrow.stream"
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'",
+}
+_STATUS = {
+    **dict.fromkeys(("timeout", "worker-lost"), 504),
+    **dict.fromkeys(("statement-too-long", "request-too-large"), 413),
+    "too-many-statements": 429,
+    "interrupted": 503,
+}
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Answers requests over a service, each connection in a thread of its own."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], service: Service, certificates: tuple[str, str] | None = None) -> None:
+        super().__init__(address, _Handler)
+        self.service = service
+        if certificates is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificates)
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "kartosql"
+    sys_version = ""
+    timeout = SLOW
+    server: HttpServer
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+        """Say nothing, as the log of the service has the statements."""
+
+    def _answer(self, method: str) -> None:
+        url = urlsplit(self.path)
+        try:
+            body = self._body() if method == "POST" else b""
+            if method == "GET" and url.path in ("/", "/health"):
+                self._open(url.path)
+                return
+            client = self.server.service.client(self.headers.get("Authorization"))
+            self._ask(method, url.path, {k: v[0] for k, v in parse_qs(url.query).items()}, body, client)
+        except KartosqlError as e:
+            self._error(e)
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+
+    def _open(self, path: str) -> None:
+        if path == "/health":
+            self._send(200, b'{"status": "ok"}')
+        else:
+            page = resources.files("kartosql.serve").joinpath("page.html").read_bytes()
+            self._send(200, page, "text/html; charset=utf-8")
+
+    def _ask(self, method: str, path: str, query: dict[str, str], body: bytes, client: Client) -> None:
+        service = self.server.service
+        match method, path:
+            case "POST", "/sql":
+                self._sql(service, client, _json(body))
+            case "POST", "/mcp":
+                answer = mcp.respond(service, client, _json(body, is_object=False))
+                self._send(202 if answer is None else 200, b"" if answer is None else json.dumps(answer).encode())
+            case "GET", "/explain":
+                self._send_json(service.explain(client, query.get("sql", "")).to_dict())
+            case "GET", "/tables":
+                self._send_json({"tables": [{"table": t, "kind": k} for t, k in service.tables(client)]})
+            case "GET", "/metrics":
+                self._send(200, service.metrics().encode(), "text/plain; version=0.0.4")
+            case _:
+                known = "POST /sql, POST /mcp, GET /explain, /tables, /health, /metrics"
+                self._error(UsageError(f"There is no {method} {path[:200]}.", code="unknown-path", hint=known), 404)
+
+    def _sql(self, service: Service, client: Client, given: dict[str, Any]) -> None:
+        if not isinstance(given.get("sql"), str) or given.keys() - {"sql", "parameters"}:
+            raise UsageError("The body is an object with sql, a text, and parameters.", code="invalid-request")
+        found = service.query(client, given["sql"], parameters_of(given.get("parameters")))
+        if ARROW in self.headers.get("Accept", ""):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, found.schema) as writer:
+                writer.write_table(found.arrow())
+            self._send(200, sink.getvalue(), ARROW)
+            return
+        types = found.types or [str(field.type) for field in found.schema]
+        columns = [{"name": n, "type": t} for n, t in zip(found.columns, types, strict=True)]
+        report = None if found.report is None else found.report.to_dict()
+        rest = json.dumps({"columns": columns, "report": report, "stats": found.stats}, default=str)
+        self._send(200, f'{{"rows": {json_rows(found.arrow())}, {rest[1:]}'.encode())
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            self.close_connection = True
+            message = f"A body needs a Content-Length of {MAX_BODY:,} at most."
+            raise LimitError(message, code="request-too-large")
+        return self.rfile.read(int(length))
+
+    def _error(self, error: KartosqlError, status: int | None = None) -> None:
+        if status is None:
+            of_class = 401 if isinstance(error, Refused) else 503 if isinstance(error, StoreError) else 400
+            status = _STATUS.get(error.code, of_class)
+        self._send_json({"error": error.to_dict()}, status)
+
+    def _send_json(self, content: Any, status: int = 200) -> None:
+        self._send(status, json.dumps(content, default=str).encode())
+
+    def _send(self, status: int, content: Any, type_: str = "application/json") -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": type_, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def _json(body: bytes, *, is_object: bool = True) -> Any:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+        if not is_object:
+            return None
+    if is_object and not isinstance(found, dict):
+        raise UsageError("The body is no object of JSON.", code="invalid-request")
+    return found
