@@ -13,6 +13,7 @@ and enums, and ``[item]``. ``?`` marks an optional scalar, which is stored even 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import cache
 from struct import Struct, error
@@ -473,6 +474,8 @@ class _Writer:
     """A buffer that is written from its end: what a table points to comes before it."""
 
     def __init__(self, time_alignment: int) -> None:
+        if "numpy" in sys.modules and sys.modules["numpy"] is None:
+            del sys.modules["numpy"]  # which the command leaves out, and flatbuffers insists on where it is installed
         from flatbuffers import Builder
 
         self._buffer = Builder()
