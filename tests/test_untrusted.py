@@ -149,7 +149,7 @@ def _peak():
             for statm in Path("/proc").glob("[0-9]*/stat"):
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     fields = statm.read_text().rpartition(")")[2].split()
-                    if int(fields[1]) == os.getpid():
+                    if int(fields[1]) == os.getpid() and b"kartosql.worker" in statm.with_name("cmdline").read_bytes():
                         found[0] = max(found[0], int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
 
     thread = threading.Thread(target=watch)

@@ -118,11 +118,14 @@ class Session:
         self, select: Select, tables: Tables, query: Callable[[Select, Parameters], SelectQuery], parameters: Parameters
     ) -> SelectQuery:
         """Return the query of a SELECT with the text of views in their places; ``query`` makes one of a SELECT."""
-        if not tables.snapshot.views:
+        try:
             return query(select, parameters)
-        from kartosql.plan.views import Views, errors_of
+        except SqlError:  # as it is for a name that only a view has
+            from kartosql.plan.views import Views, errors_of
 
-        expanded, edits = Views(tables, self.parse, lambda view: query(view, None)).expanded(select)
+            expanded, edits = Views(tables, self.parse, lambda view: query(view, None)).expanded(select)
+            if not edits:
+                raise
         with errors_of(select, expanded, edits):
             return query(expanded, parameters)
 

@@ -174,8 +174,6 @@ SELECT coalesce(getvariable('kartosql_opened')) FROM d
     "unknown-table": """
 SELECT * FROM duckdb_settings
 SELECT * FROM duckdb_views
-SELECT * FROM information_schema.tables
-SELECT * FROM information_schema.columns
 SELECT * FROM pg_catalog.pg_class
 SELECT * FROM pg_class
 SELECT * FROM sqlite_master
@@ -309,7 +307,6 @@ IMPORT DATABASE '{0}/x'
 VACUUM
 ANALYZE
 COMMENT ON TABLE d IS 'x'
-DROP VIEW d
 ALTER TABLE d ADD COLUMN y INT
 TRUNCATE d
 GRANT ALL ON d TO x
