@@ -43,7 +43,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CHUNK = 1 << 20
 
 
-class Report(Mapping[str, Any]):
+class WorkerReport(Mapping[str, Any]):
     """What a statement read and why, as ``ScanReport.to_dict`` has it, with the report as text."""
 
     def __init__(self, content: Mapping[str, Any], text: str) -> None:
@@ -182,7 +182,7 @@ class Worker:
 
     def _read(self, size: int, end: float) -> bytearray:
         """Read bytes of what the worker says, and end it where it takes more time or memory than it may."""
-        found = bytearray()
+        found, look = bytearray(), time.monotonic() + TICK
         descriptor = cast(BinaryIO, self._process.stdout).fileno() if not self._is_stopped else -1
         while len(found) < size:
             try:
@@ -193,7 +193,9 @@ class Worker:
             if chunk == b"":
                 raise self._ended(self._lost())
             found += chunk or b""
-            self._check(end)
+            if time.monotonic() >= look:
+                self._check(end)
+                look = time.monotonic() + TICK
         return found
 
     def _check(self, end: float) -> None:
@@ -201,18 +203,12 @@ class Worker:
         if time.monotonic() > end:
             message = f"The statement took longer than the limit of {limits.seconds:g} s."
             raise self._ended(LimitError(message, code="timeout", hint="Narrow the conditions, or raise timeout."))
-        if self._memory() > limits.memory:
+        if memory_of(self._process.pid)[1] > limits.memory:
             hint = "Select fewer rows and columns, or raise memory_limit."
             raise self._ended(LimitError("The statement took more than memory_limit.", code="out-of-memory", hint=hint))
-        if sum(_size(path) for path in Path(self._folder).rglob("*")) > limits.memory:
+        if _spilled(self._folder) > limits.memory:
             hint = "Sort and join fewer rows, or raise memory_limit."
             raise self._ended(LimitError("The statement spilled more than memory_limit to disk.", hint=hint))
-
-    def _memory(self) -> int:
-        try:
-            return int(Path(f"/proc/{self._process.pid}/statm").read_text("ascii").split()[1]) * _PAGE
-        except (OSError, IndexError, ValueError):
-            return 0  # it has ended, or there is no /proc: the limit that the process set for itself is left
 
     def _lost(self) -> KartosqlError:
         if self._is_stopped:
@@ -225,9 +221,19 @@ class Worker:
         return error
 
 
-def _size(path: Path) -> int:
+def memory_of(process: int | str) -> tuple[int, int]:
+    """Return the address space and the memory of a process, 0 of one that has ended and where there is no /proc."""
     try:
-        return path.stat().st_size
+        space, resident = Path(f"/proc/{process}/statm").read_text("ascii").split()[:2]
+    except (OSError, ValueError):
+        return 0, 0
+    return int(space) * _PAGE, int(resident) * _PAGE
+
+
+def _spilled(folder: str) -> int:
+    """Return the bytes of the files in a folder, 0 of one that goes away meanwhile."""
+    try:
+        return sum(path.stat().st_size for path in Path(folder).rglob("*"))
     except OSError:
         return 0
 
@@ -285,17 +291,17 @@ class UntrustedConnection:
         """
         header, table = self._run(request)
         report = header.get("report")
-        known: Any = Report(report, str(header.get("text", ""))) if isinstance(report, dict) else None
+        known: Any = WorkerReport(report, str(header.get("text", ""))) if isinstance(report, dict) else None
         return Query(table, header.get("types"), report=known, stats=header.get("stats"))
 
-    def explain(self, sql: str, parameters: Parameters = None) -> Report:
+    def explain(self, sql: str, parameters: Parameters = None) -> WorkerReport:
         """Return what a SELECT would read and why, without running it."""
         return self.report({"sql": sql, "parameters": parameters})
 
-    def report(self, request: Mapping[str, Any]) -> Report:
+    def report(self, request: Mapping[str, Any]) -> WorkerReport:
         """Return what the statement of a request would read and why; see ``answer``."""
         header, _ = self._run({**request, "explain": True})
-        return Report(header["report"], str(header["text"]))
+        return WorkerReport(header["report"], str(header["text"]))
 
     def interrupt(self) -> None:
         """Stop all statements, from any thread; they raise ``interrupted``."""

@@ -18,7 +18,6 @@ import time
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -28,9 +27,9 @@ from kartosql.errors import KartosqlError, LimitError, SqlError
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request
-from kartosql.sql import parse
 from kartosql.sql.statements import Attach, Describe, Detach, Reset, Select, Set, Show, Statement, Verify, Write
 from kartosql.statements import run
+from kartosql.untrusted import memory_of
 
 SLACK = 400_000_000  # bytes of address space for stacks and libraries that are loaded later
 
@@ -58,7 +57,7 @@ def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> Non
     _warm(connection)
     given = connection.settings
     _limit(first["memory"])
-    idle = _resident()
+    idle = memory_of("self")[1]
     _answer(answers, {}, None)
     is_last = False
     while not is_last and (request := _message(source)) is not None:
@@ -69,7 +68,7 @@ def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> Non
             header, data = {"error": {**e.to_dict(), "class": type(e).__name__, "sql": e.sql}}, None
         except MemoryError:
             os._exit(1)
-        is_last = _resident() - idle > (first["memory"] - idle) // 2
+        is_last = memory_of("self")[1] - idle > (first["memory"] - idle) // 2
         _answer(answers, {**header, "last": is_last}, data)
 
 
@@ -91,7 +90,7 @@ def _answer(to: BinaryIO, header: Mapping[str, Any], data: pa.Buffer | None) -> 
 
 def _run(connection: Connection, request: Mapping[str, Any], limit: int) -> tuple[dict[str, Any], pa.Buffer | None]:
     text, parameters = request["sql"], request["parameters"]
-    statement = parse(text)
+    statement = connection._session.parse(text)
     if isinstance(statement, Write | Set | Reset | Attach | Detach):
         raise SqlError(
             f"{statement.text.split(maxsplit=1)[0].upper()} is not allowed here.",
@@ -176,9 +175,9 @@ def _warm(connection: Connection) -> None:
 
 def _limit(memory: int) -> None:
     """Let the system hold the process to its limits, also between two looks of the one that watches it."""
-    with contextlib.suppress(OSError, ValueError):
-        used = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + memory + SLACK,) * 2)
+    if used := memory_of("self")[0]:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (used + memory + SLACK,) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -189,10 +188,3 @@ def _end_with(owner: int, folder: str) -> None:
         time.sleep(0.5)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
-
-
-def _resident() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0

@@ -16,7 +16,7 @@ import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.serve import mcp
 from kartosql.serve.command import serve
-from kartosql.serve.service import Client, Service, read_tokens
+from kartosql.serve.service import Client, Service, read_tokens, without_constants
 
 OWNER, GUEST = "token-of-the-owner", "token-of-the-guest"
 TOKENS = f"""
@@ -130,6 +130,22 @@ def test_the_log_has_statements_without_their_constants(server):
     assert '"who": "guest"' in text
     assert "a secret" not in text
     assert "123456" not in text
+
+
+_TEXTS = ["'secret'", "'a/secret'", "'it''s secret'", "E'a\\'secret'", "'\\secret", "'secret", f"'{'x' * 2000}secret'"]
+_TEXTS += ["$$secret$$", "$t$a $$ secret$t$", "$$secret", "-- secret", "/* secret */", "/* secret"]
+
+
+@pytest.mark.parametrize("text", _TEXTS)
+def test_no_form_of_a_constant_is_in_the_log(text):
+    shown = without_constants(f'SELECT "name", t1 FROM t WHERE a = {text}')
+    assert "secret" not in shown
+    assert shown.startswith('SELECT "name", t1 FROM t WHERE a = ?')
+
+
+@pytest.mark.parametrize("number", ["123456", "1.5e10", ".5", "1_000", "0xFF"])
+def test_no_number_is_in_the_log(number):
+    assert not any(c.isdigit() for c in without_constants(f"SELECT {number}"))
 
 
 def test_flight_sql_answers_adbc(server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import re
 import threading
 import time
 import tomllib
@@ -21,11 +22,15 @@ from kartosql.plan.bind import Parameters
 from kartosql.render.values import jsons
 from kartosql.result import Query
 from kartosql.settings import parse_size
-from kartosql.text.constants import masked
-from kartosql.untrusted import Report, UntrustedConnection
+from kartosql.untrusted import UntrustedConnection, WorkerReport
 
 MAX_TOKENS = 10_000
 MAX_SHOWN = 1_000  # characters of a statement in the log
+# Comments, texts of all forms up to their end or that of the statement, quoted names, and numbers.
+_CONSTANT = re.compile(
+    r"""--[^\n]*|/\*.*?(?:\*/|\Z)|\$(\w*)\$.*?(?:\$\1\$|\Z)|(?:\b[eExXbB])?'(?:[^'\\]|\\.|'')*(?:'|\Z)|("(?:[^"]|"")*"|[^\W\d]\w*)|\d[\w.]*""",
+    re.DOTALL,
+)
 
 
 class Refused(KartosqlError, code="not-allowed"):
@@ -167,7 +172,7 @@ class Service:
         with self._account(client, sql):
             return self._connection.answer({**client.request(sql, parameters), "describe": True})
 
-    def explain(self, client: Client, sql: str, parameters: Parameters = None) -> Report:
+    def explain(self, client: Client, sql: str, parameters: Parameters = None) -> WorkerReport:
         """Return what a SELECT would read and why."""
         with self._account(client, sql):
             return self._connection.report(client.request(sql, parameters))
@@ -199,7 +204,7 @@ class Service:
             self._counts["rows", ""] += done.get("rows") or 0
             self._counts["files", ""] += done.get("files") or 0
             if self._log is not None:
-                text = masked(sql[:MAX_SHOWN]) if isinstance(sql, str) else ""
+                text = without_constants(sql)[:MAX_SHOWN] if isinstance(sql, str) else ""
                 line = {"time": round(time.time(), 3), "who": client.name, "statement": text, "result": code}
                 print(json.dumps({**line, "seconds": round(seconds, 4), **done}), file=self._log, flush=True)
 
@@ -219,6 +224,11 @@ class Service:
                 f"kartosql_{name}_total {counts.get((key, ''), 0) * scale:g}",
             ]
         return "\n".join([*lines, "# TYPE kartosql_active gauge", f"kartosql_active {active}", ""])
+
+
+def without_constants(sql: str) -> str:
+    """Return a statement with ? in the place of each constant and comment; rather too much goes than too little."""
+    return _CONSTANT.sub(lambda match: match[2] or "?", sql)
 
 
 def json_rows(table: pa.Table) -> str:
