@@ -19,7 +19,7 @@ from kartosql.query import SelectQuery
 from kartosql.settings import Settings
 from kartosql.sql import Select
 from kartosql.store import Store
-from kartosql.tables.names import Tables, quote_identifier
+from kartosql.tables.names import Name, Tables, listed, quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.user_cache import UserCache, cache_folder
 
@@ -106,8 +106,13 @@ class Session:
     def _system_table(self, tables: Tables, name: str) -> Table:
         from kartosql.sources.information_schema import system_table
 
+        return system_table(name, tables, self.names(tables), lambda view: Request(self).view(view).schema)
+
+    def names(self, tables: Tables) -> list[tuple[Name, str]]:
+        """Return names and kinds of all tables that a statement can name: of the store, registered, attached."""
+        registered = (((name,), "registered") for name in tables.registered)
         attached = () if self.attached is None else self.attached.tables()
-        return system_table(name, tables, attached, lambda view: Request(self).view(view).schema)
+        return [*listed(tables.snapshot), *registered, *attached, *tables.on_demand()]
 
     def _discovery(self, snapshot: Snapshot) -> Discovery:
         from kartosql.sources.discovery import Discovery, Offer

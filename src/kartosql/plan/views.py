@@ -46,9 +46,6 @@ class Views:
 
         Raises ``view-broken`` where a view cannot be read, and ``not-supported`` where it cannot stand.
         """
-        return self._expanded(select, within) if self._tables.snapshot.views else (select, ())
-
-    def _expanded(self, select: Select, within: tuple[str, ...]) -> tuple[Select, Sequence[Edit]]:
         edits = [(found.span, self._text(found, select, within)) for found in self._references(select)]
         if not edits:
             return select, ()
@@ -83,7 +80,7 @@ class Views:
             inner = self._parse(view.sql)
             if not isinstance(inner, Select) or inner.tree is None or next(placeholders(inner.tree), None):
                 raise SqlError("It is no query of fixed text.", code="view-broken")
-            body = self._expanded(inner, (*within, view.name))[0]
+            body = self.expanded(inner, (*within, view.name))[0]
             # By itself, as otherwise tables around it could explain names that its own tables lack.
             self._check(body)
             self._refuse_hidden(inner, outer)

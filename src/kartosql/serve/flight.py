@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -319,19 +320,17 @@ def _sql_info(fields: Mapping[int, list[Any]]) -> pa.Table:
     return pa.table({"info_name": pa.array(numbers, _INFO), "value": values})
 
 
-class _translated:  # noqa: N801 - it reads as a function
+@contextmanager
+def _translated() -> Iterator[None]:
     """Make an error of ours one of Flight, with its code and hint as JSON in the detail."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, KartosqlError):
-            detail = json.dumps(error.to_dict()).encode()
-            if error.code == "timeout":
-                raise flight.FlightTimedOutError(str(error), detail) from None
-            if isinstance(error, Refused):
-                raise flight.FlightUnauthenticatedError(str(error), detail) from None
-            if isinstance(error, LimitError | StoreError):
-                raise flight.FlightUnavailableError(str(error), detail) from None
-            raise pa.ArrowInvalid(f"[{error.code}] {error}") from None
+    try:
+        yield
+    except KartosqlError as e:
+        detail = json.dumps(e.to_dict()).encode()
+        if e.code == "timeout":
+            raise flight.FlightTimedOutError(str(e), detail) from None
+        if isinstance(e, Refused):
+            raise flight.FlightUnauthenticatedError(str(e), detail) from None
+        if isinstance(e, LimitError | StoreError):
+            raise flight.FlightUnavailableError(str(e), detail) from None
+        raise pa.ArrowInvalid(f"[{e.code}] {e}") from None

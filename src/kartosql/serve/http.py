@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "POST", "/sql":
                 self._sql(service, client, _json(body))
             case "POST", "/mcp":
-                answer = mcp.respond(service, client, _json(body, is_object=False))
+                answer = mcp.respond(service, client, _json(body))
                 self._send(202 if answer is None else 200, b"" if answer is None else json.dumps(answer).encode())
             case "GET", "/explain":
                 self._send_json(service.explain(client, query.get("sql", "")).to_dict())
@@ -105,8 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
                 known = "POST /sql, POST /mcp, GET /explain, /tables, /health, /metrics"
                 self._error(UsageError(f"There is no {method} {path[:200]}.", code="unknown-path", hint=known), 404)
 
-    def _sql(self, service: Service, client: Client, given: dict[str, Any]) -> None:
-        if not isinstance(given.get("sql"), str) or given.keys() - {"sql", "parameters"}:
+    def _sql(self, service: Service, client: Client, given: Any) -> None:
+        if not isinstance(given, dict) or not isinstance(given.get("sql"), str) or given.keys() - {"sql", "parameters"}:
             raise UsageError("The body is an object with sql, a text, and parameters.", code="invalid-request")
         found = service.query(client, given["sql"], parameters_of(given.get("parameters")))
         if ARROW in self.headers.get("Accept", ""):
@@ -148,13 +148,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def _json(body: bytes, *, is_object: bool = True) -> Any:
+def _json(body: bytes) -> Any:
+    """Return what a body says, None where it is no JSON."""
     try:
-        found = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
-        found = None
-        if not is_object:
-            return None
-    if is_object and not isinstance(found, dict):
-        raise UsageError("The body is no object of JSON.", code="invalid-request")
-    return found
+        return None

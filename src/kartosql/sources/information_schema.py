@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import KartosqlError, SqlError
-from kartosql.tables.names import Name, Tables, listed
+from kartosql.tables.names import Name, Tables
 from kartosql.tables.table import Table, arrow_table
 
 SCHEMA = "information_schema"
@@ -20,15 +20,13 @@ _COLUMNS = (*_TABLES[:3], "column_name", "ordinal_position", "column_default", "
 
 
 def system_table(
-    name: str, tables: Tables, attached: Iterable[tuple[Name, str]], schema_of: Callable[[str], pa.Schema]
+    name: str, tables: Tables, known: Sequence[tuple[Name, str]], schema_of: Callable[[str], pa.Schema]
 ) -> Table:
-    """Return a table of information_schema: of the store, ``attached`` ones, registered data, files without ATTACH.
+    """Return a table of information_schema about ``known`` tables, which are names with their kinds.
 
     ``schema_of`` a view are the columns of its query. Tables that cannot be read have no columns. Raises
     ``unknown-table``.
     """
-    registered = (((name,), "registered") for name in tables.registered)
-    known = [*listed(tables.snapshot), *registered, *attached, *tables.on_demand()]
     columns: tuple[str, ...]
     rows: list[Sequence[Any]]
     if name == "tables":

@@ -21,7 +21,7 @@ from kartosql.settings import SETTINGS, Settings, find
 from kartosql.sql import Attach, Describe, Detach, Reset, Set, Show, Statement
 from kartosql.sql.statements import VerifyData
 from kartosql.store import Files
-from kartosql.tables.names import Name, Tables, listed, quote_if_needed
+from kartosql.tables.names import Tables, quote_if_needed
 from kartosql.tables.table import FileTable, Part, Table
 from kartosql.text.secrets import HIDDEN, redacted
 
@@ -69,7 +69,7 @@ def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
     if what == "cubes":
         return cubes(known.snapshot)
     if what == "tables":
-        rows = ((".".join(map(quote_if_needed, name)), kind) for name, kind in names(session, known))
+        rows = ((".".join(map(quote_if_needed, name)), kind) for name, kind in session.names(known))
         return _table(rows, table=_TEXT, kind=_TEXT)
     if what == "attached":
         return attached([] if session.attached is None else session.attached.entries.values())
@@ -185,13 +185,6 @@ def cubes(snapshot: Snapshot) -> pa.Table:
         rows.append((name, cube.seed_dataset, *columns, snapshot.names(name)))
     lists = dict.fromkeys(("dimension_columns", "partition_columns", "index_columns", "datasets"), _TEXTS)
     return _table(rows, cube=_TEXT, seed_dataset=_TEXT, **lists)
-
-
-def names(session: Session, known: Tables) -> list[tuple[Name, str]]:
-    """Return names and kinds of all tables that a statement can name: of the store, registered, attached."""
-    registered = (((name,), "registered") for name in known.registered)
-    attached = () if session.attached is None else session.attached.tables()
-    return [*listed(known.snapshot), *registered, *attached, *known.on_demand()]
 
 
 def attached(entries: Iterable[Any]) -> pa.Table:

@@ -9,7 +9,6 @@ from kartosql.formats.kartothek.naming import VIEW_SUFFIX, is_dataset_uuid
 from kartosql.formats.views import View
 from kartosql.plan.views import Views
 from kartosql.session import Request
-from kartosql.sql import parse_select
 from kartosql.sql import write_statements as ws
 from kartosql.statements.targets import TEXT, refused, table_of
 from kartosql.store import PreconditionFailed
@@ -41,7 +40,6 @@ def create_view(request: Request, statement: ws.CreateView) -> pa.Table:
         message = f"The query has {len(query.schema)} columns, and as many names, none of them twice, are possible."
         raise refused(named, text, "invalid-argument", message)
     view = View(known or name, statement.query.text.strip(), tuple(columns))
-    parse_select(view.sql)
     _write(request, view, replace=known is not None)
     return table_of([{"view": view.name, "done": "replaced" if known else "created"}], _DONE)
 

@@ -81,7 +81,7 @@ class Tables:
 
     def is_taken(self, name: str) -> bool:
         """Return whether a one-part name means something, by case or not."""
-        return self._is_table(name) or self.view_name(name) is not None
+        return self._is_table(name) or by_case(name, self.snapshot.views) is not None
 
     def _is_table(self, name: str) -> bool:
         lower = name.lower()
@@ -193,12 +193,8 @@ class Tables:
         found += [("dataset", u) for u in snapshot.keys if u.lower() == lower]
         if len(found) == 1:
             return found[0]
-        if (
-            not found
-            and self._more is not None
-            and not self.view_name(name)
-            and (other := self._more(snapshot).find(name))
-        ):
+        view = None if found else self.view_name(name)
+        if not found and view is None and self._more is not None and (other := self._more(snapshot).find(name)):
             self._attached[other[0]] = other[1]
             return "attached", other[0]
         if found:
@@ -206,7 +202,7 @@ class Tables:
             raise SqlError(
                 f"{name!r} may be {listed}.", code="ambiguous-name", hint="Write the name exactly, in quotes."
             )
-        if (view := self.view_name(name)) is not None:
+        if view is not None:
             message = f"{view!r} is a view, and here a table is needed."
             raise SqlError(message, code="unknown-table", hint="Views are read by SELECT ... FROM, and described.")
         raise SqlError(f"There is no table {name!r}.", code="unknown-table", hint=self._suggest(name))

@@ -139,7 +139,7 @@ def load(connection: Connection) -> Known:
     """Return what the store of a connection holds; what is damaged is left out."""
     tables = connection.tables()
     found = []
-    for name, kind in catalog.names(connection._session, tables):
+    for name, kind in connection._session.names(tables):
         with suppress(KartosqlError):
             found.append(KnownTable(".".join(map(quote_if_needed, name)), kind, tables.find(name)))
     return Known(tuple(found))

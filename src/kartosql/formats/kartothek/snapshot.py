@@ -420,7 +420,7 @@ class Snapshot:
                 found.setdefault(split[0], []).append(split[1])
         return found
 
-    @property
+    @memoized
     def views(self) -> Mapping[str, str]:
         """Keys of the documents of views by name, but for names that are those of datasets or cubes."""
         keys, members = self.keys, self.members
@@ -486,7 +486,7 @@ class Snapshot:
         """List the store anew where only that shows what changed: ETags, and documents not known yet."""
         if any(self._stamps.values()) or any(u not in self.keys for u in uuids):
             self._stamps = {}
-            for name in ("keys", "members"):
+            for name in ("keys", "members", "views"):
                 self.__dict__.pop(name, None)
 
     def _state(self, uuid: str) -> object:

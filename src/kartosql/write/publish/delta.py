@@ -68,11 +68,12 @@ class DeltaTarget:
         before = self._before
         schema = _Schema(live)
         stood = {} if before is None else _vectors_by_path(before)
+        places = {path: at for at, path in enumerate(stood)}  # of files in the version before
         vectors = {paths[file]: _vector(rows) for file, rows in live.deleted.items()}
         new = [f for f, path in enumerate(paths) if path not in stood or stood[path] != _place(vectors.get(path))]
         gone = set(stood).difference(paths) | {paths[f] for f in new if paths[f] in stood}
         version = 0 if before is None else before.version + 1
-        lines = [] if before is None else [_remove(path, stood[path], before) for path in sorted(gone)]
+        lines = [] if before is None else [_remove(path, before, places[path]) for path in sorted(gone)]
         lines += _adds(live, new, paths, vectors)
         if before is None or not schema.is_same(before):
             lines = [*schema.actions(before, has_vectors=bool(vectors)), *lines]
@@ -189,11 +190,11 @@ def _vectors_by_path(before: Snapshot) -> dict[str, str | None]:
     return dict(zip(before.files["path"].to_pylist(), before.files["dv.pathOrInlineDv"].to_pylist(), strict=True))
 
 
-def _remove(path: str, vector: str | None, before: Snapshot) -> str:
+def _remove(path: str, before: Snapshot, at: int) -> str:
+    """Return the action that removes the file at a place of the version before."""
     action: dict[str, Any] = {"path": path, "deletionTimestamp": _now(), "dataChange": True}
-    if vector is not None:
-        at = before.files["path"].to_pylist().index(path)
-        names = ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality")
+    names = ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality")
+    if before.files["dv.pathOrInlineDv"][at].is_valid:
         action["deletionVector"] = {n: before.files[f"dv.{n}"][at].as_py() for n in names}
     return _json({"remove": action})
 
