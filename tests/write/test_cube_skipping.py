@@ -59,7 +59,7 @@ def test_refresh_and_drop_are_for_all_datasets_that_have_indexes(con):
     con.create_skipping_index("c", minmax="x")
     assert {name: one["indexes"] for name, one in con.refresh_skipping_index("c").items()} == {"seed": 1, "more": 2}
     assert con.sql("DROP SKIPPING INDEX ON c").rows() == [("more", 1), ("seed", 1)]
-    with pytest.raises(UsageError, match="Cube 'c' has no skipping indexes") as e:
+    with pytest.raises(UsageError, match="'c' has no skipping indexes") as e:
         con.sql("DROP SKIPPING INDEX ON c")
     assert e.value.code == "not-indexed"
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import venv
-import zlib
+import bz2
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -206,9 +206,9 @@ def test_a_worker_that_served_another_version_gets_this_one(tmp_path, monkeypatc
     monkeypatch.setattr(ship, "_stamp", lambda home: elsewhere)
     first = cloudpickle.dumps(ship.shipped(write(tmp_path / "one")))
     archive, digest = ship._sources()
-    sources = json.loads(zlib.decompress(archive))
+    sources = json.loads(bz2.decompress(archive))
     sources["kartosql.errors"] += "\nVERSION = 2\n"
-    monkeypatch.setattr(ship, "_sources", lambda: (zlib.compress(json.dumps(sources).encode()), digest + "2"))
+    monkeypatch.setattr(ship, "_sources", lambda: (bz2.compress(json.dumps(sources).encode()), digest + "2"))
     second = cloudpickle.dumps(ship.shipped(write(tmp_path / "two")))
     script = """
         import pickle, sys

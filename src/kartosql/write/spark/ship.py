@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import functools
 import hashlib
 import json
 import os
 import pickle
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -25,13 +25,13 @@ def shipped(work: Any) -> Apply:
 
     # It is pickled by value, so it may use nothing of this module but what it encloses.
     def apply(batches: Iterable[Any]) -> Iterator[Any]:
+        import bz2
         import importlib.abc
         import importlib.util
         import json
         import os
         import pickle
         import sys
-        import zlib
 
         def is_here() -> bool:
             try:
@@ -64,7 +64,7 @@ def shipped(work: Any) -> Apply:
                 sys.meta_path.remove(finder)
             for name in [m for m in sys.modules if m.partition(".")[0] == "kartosql"]:
                 del sys.modules[name]
-            sys.meta_path.insert(0, Sources(json.loads(zlib.decompress(archive))))
+            sys.meta_path.insert(0, Sources(json.loads(bz2.decompress(archive))))
         from kartosql.write.spark.task import run
 
         return run(pickle.loads(data), batches)
@@ -97,4 +97,4 @@ def _sources() -> tuple[bytes, str]:
                 with open(path, encoding="utf-8") as f:
                     found[module] = f.read()
     data = json.dumps(found, sort_keys=True).encode()
-    return zlib.compress(data, 9), hashlib.sha256(data).hexdigest()
+    return bz2.compress(data), hashlib.sha256(data).hexdigest()
