@@ -114,11 +114,8 @@ def _check_free(store: Store) -> None:
     if "flights" in snapshot.members:
         taken.append("flights")
     if taken:
-        raise UsageError(
-            f"The store {store.url!r} already holds {', '.join(taken)}.",
-            code="dataset-exists",
-            hint="Choose an empty folder, or pass overwrite=True to replace the demo.",
-        )
+        hint = "Choose an empty folder, or pass overwrite=True to replace the demo."
+        raise UsageError(f"The store {store.url!r} already holds {', '.join(taken)}.", code="dataset-exists", hint=hint)
 
 
 def _read(file: str | IO[bytes]) -> pa.Table:
@@ -139,10 +136,8 @@ def _naive(table: pa.Table) -> pa.Table:
 
 
 def _gaps_as_float(table: pa.Table) -> pa.Table:
-    """Return ``table`` with integer columns that have NULLs as float.
-
-    Kartothek's frames have no integer NULLs, so it could not append to such a column.
-    """
+    """Return ``table`` with integer columns that have NULLs as float."""
+    # Kartothek's frames have no integer NULLs, so it could not append to such a column.
     for name in table.column_names:
         if table[name].null_count and pa.types.is_integer(table[name].type):
             table = _with(table, name, table[name].cast(pa.float64()))

@@ -258,11 +258,8 @@ def failure_of(error: BaseException, action: str | None = None) -> KartosqlError
     # Errors of Arrow without a class of their own are of its base class.
     is_general = isinstance(error, RuntimeError | ImportError) or type(error).__name__ == "ArrowException"
     if is_general and _NO_THREAD.search(text.lower()):
-        return LimitError(
-            _message(action, "no more threads can be started"),
-            code="too-many-threads",
-            hint="Raise the limit (ulimit -u, or memory: each thread takes some), set threads, or close connections.",
-        )
+        hint = "Raise the limit (ulimit -u, or memory: each thread takes some), set threads, or close connections."
+        return LimitError(_message(action, "no more threads can be started"), code="too-many-threads", hint=hint)
     number = _number_of(error, text)
     if number is not None:
         return _of_number(number, action, text)
@@ -281,11 +278,8 @@ def reraise(error: BaseException, action: str | None = None) -> None:
 
 
 def _out_of_memory(action: str | None, text: str) -> LimitError:
-    return LimitError(
-        _message(action, text or "the memory ran out"),
-        code="out-of-memory",
-        hint="Raise memory_limit or the limit of the process, or select fewer columns and rows.",
-    )
+    hint = "Raise memory_limit or the limit of the process, or select fewer columns and rows."
+    return LimitError(_message(action, text or "the memory ran out"), code="out-of-memory", hint=hint)
 
 
 def _of_number(number: int, action: str | None, text: str) -> KartosqlError | None:
@@ -295,11 +289,8 @@ def _of_number(number: int, action: str | None, text: str) -> KartosqlError | No
     if number in _DENIED:
         return StoreError(reason, code="access-denied", hint="Check what the user of this process may read and write.")
     if number in _DESCRIPTORS:
-        return StoreError(
-            reason,
-            code="too-many-open-files",
-            hint="Raise the limit, as with ulimit -n 4096, or close connections and results.",
-        )
+        hint = "Raise the limit, as with ulimit -n 4096, or close connections and results."
+        return StoreError(reason, code="too-many-open-files", hint=hint)
     if number in FULL:
         return StoreError(reason, code="disk-full", hint="Free space, then try again.")
     if number == errno.ENOMEM:

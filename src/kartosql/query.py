@@ -370,10 +370,7 @@ class Execution:
     def _start(
         self, engine: str, report: ScanReport | None = None, former: EngineStatement | None = None
     ) -> EngineStatement:
-        """Return a statement over the files of a report, or over files that are still to be chosen.
-
-        ``former`` is one of DuckDB that was begun before the engine was known, and holds the clock.
-        """
+        """Return a statement over a report's files, or those to be chosen; ``former`` has begun and holds the clock."""
         runtime, settings, files = self._context.runtime, self._context.settings, self._files
         every = [t for o in self.attempt.bound.occurrences for p in o.source.parts for t in p.tables]
         if engine == "spark":
@@ -619,10 +616,8 @@ def _obstacle(report: ScanReport, files: FileAccess) -> str | None:
 
 
 def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
-    """Return how many bytes the columns used take in the files of a report, by their footers.
-
-    Once it is more than ``enough``, no more footers are read.
-    """
+    """Return how many bytes the columns used take in the files of a report, by their footers."""
+    # Once it is more than ``enough``, no more footers are read.
     from kartosql.parquet import bytes_of_columns
 
     files.stat(report.selected)

@@ -182,11 +182,8 @@ def conditions_of(session: Session, sql: str, parameters: Parameters) -> Conjunc
     source = bound.occurrences[0].source if len(bound.occurrences) == 1 else None
     cube = source.cube if source is not None else None
     if source is None or cube is None or source.name != cube.uuid_prefix or len(bound.walked.scopes) != 1:
-        raise UsageError(
-            "Conditions are those of a SELECT over one cube.",
-            code="invalid-condition",
-            hint="Write SELECT * FROM cube WHERE ..., without joins, subqueries and set operations.",
-        )
+        hint = "Write SELECT * FROM cube WHERE ..., without joins, subqueries and set operations."
+        raise UsageError("Conditions are those of a SELECT over one cube.", code="invalid-condition", hint=hint)
     if found is None:
         return Conjunction(())
     with runtime.planner(session.settings, FileAccess(runtime.store)) as planner, planner.errors(statement.text):
@@ -247,8 +244,5 @@ def _conditions(
 
 
 def _no_condition(text: str) -> UsageError:
-    return UsageError(
-        f"The conditions of query_cube cannot say {text}.",
-        code="invalid-condition",
-        hint="They compare a column with constants of its type by = <> < <= > >= IN and BETWEEN, joined by AND.",
-    )
+    hint = "They compare a column with constants of its type by = <> < <= > >= IN and BETWEEN, joined by AND."
+    return UsageError(f"The conditions of query_cube cannot say {text}.", code="invalid-condition", hint=hint)

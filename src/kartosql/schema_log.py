@@ -133,11 +133,8 @@ def chain_of(source: Table, snapshot: Snapshot) -> Chain:
     """Return the chain of schemas of a table; raises ``no-schema-history``."""
     chain = source.chain if source.chain is not None else _chain_of(_single(source), snapshot)[0]
     if chain is None or not chain.schemas:
-        raise SqlError(
-            f"{source.name!r} has no schema history.",
-            code="no-schema-history",
-            hint="RECORD SCHEMA FOR the table begins one; so does the next write.",
-        )
+        hint = "RECORD SCHEMA FOR the table begins one; so does the next write."
+        raise SqlError(f"{source.name!r} has no schema history.", code="no-schema-history", hint=hint)
     return chain
 
 

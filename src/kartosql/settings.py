@@ -254,11 +254,8 @@ class Settings:
 
 
 def _not_for_statements(setting: Setting, why: str) -> SqlError:
-    return SqlError(
-        f"The setting {setting.name!r} {why}.",
-        code="not-allowed",
-        hint="Whoever opens a connection with read_only=True says what holds on it; SET may only make limits smaller.",
-    )
+    hint = "Whoever opens a connection with read_only=True says what holds on it; SET may only make limits smaller."
+    return SqlError(f"The setting {setting.name!r} {why}.", code="not-allowed", hint=hint)
 
 
 def find(name: str) -> Setting:

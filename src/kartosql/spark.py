@@ -99,11 +99,8 @@ class RegisteredViews:
                     hint="Register them one by one: cubes=[...].",
                 )
             if name not in self.names and self._spark.catalog.tableExists(quote(name)):
-                raise UsageError(
-                    f"The session has a view or table {name!r} already.",
-                    code="view-exists",
-                    hint=f"Drop it first: spark.catalog.dropTempView({name!r}).",
-                )
+                hint = f"Drop it first: spark.catalog.dropTempView({name!r})."
+                raise UsageError(f"The session has a view or table {name!r} already.", code="view-exists", hint=hint)
 
     def _frame(self, table: str) -> Any:
         query = self._connection.sql(f"SELECT * FROM {table}")

@@ -187,10 +187,7 @@ class RelationBuilder(ABC, Generic[_Type]):
         codes: Codes,
         beside: tuple[tuple[FileTable, Sequence[int], RowRequest], ...] = (),
     ) -> str:
-        """Return the query over the files of one dataset, overlays resolved.
-
-        Types that only the files give are added to ``typed``.
-        """
+        """Return the query over the files of one dataset, overlays resolved; types that files give go to ``typed``."""
         part, table = scan.part, scan.part.table
         if isinstance(part.rows, Changes):
             return self._changes(scan, part.rows, shown, typed)
@@ -387,10 +384,8 @@ def _joins_of(scan: OccurrenceScan) -> tuple[Codes, list[_Join]]:
 
 
 def _shared_partitions(seed: Part, part: Part) -> tuple[frozenset[str], Sequence[int], Sequence[int]]:
-    """Return partition columns that two datasets join on, and numbers for files of both: equal where the values are.
-
-    There are no columns where that saves nothing.
-    """
+    """Return partition columns that two datasets join on, and numbers for files of both: equal where the values are."""
+    # No columns where that saves nothing.
     keys, mine = shared_keys(seed, part, {*part.join_key}), seed.table.partitions
     types = [mine.types[mine.keys.index(key)] for key in keys]
     if not keys or any(pa.types.is_floating(t) for t in types) or (len(keys) == 1 and pa.types.is_integer(types[0])):

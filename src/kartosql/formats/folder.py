@@ -297,8 +297,5 @@ def _geometries(footer: bytes) -> frozenset[str]:
 
 
 def _corrupt(name: str, reason: str) -> FormatError:
-    return FormatError(
-        f"{name}: {reason}",
-        code="corrupt-file",
-        hint="All files of an attached folder have to be of its type, but for names that begin with . or _.",
-    )
+    hint = "All files of an attached folder have to be of its type, but for names that begin with . or _."
+    return FormatError(f"{name}: {reason}", code="corrupt-file", hint=hint)

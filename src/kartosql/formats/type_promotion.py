@@ -150,8 +150,5 @@ def united(schemas: Sequence[pa.Schema], names: Sequence[str], source: str) -> d
 
 
 def _conflict(source: str, column: str, one: str, other: str) -> FormatError:
-    return FormatError(
-        f"{source}: the column {column!r} is {one}, but {other}",
-        code="schema-conflict",
-        hint="No type holds the values of both exactly; write the files again with one type.",
-    )
+    hint = "No type holds the values of both exactly; write the files again with one type."
+    return FormatError(f"{source}: the column {column!r} is {one}, but {other}", code="schema-conflict", hint=hint)

@@ -224,10 +224,8 @@ class DatasetAdvisor:
         return [n in kept for n in range(len(bounds))]
 
     def _by_file(self, aggregate: str, predicate: str, found: Sample) -> list[int]:
-        """Return an aggregate over the rows of each file of a sample that satisfy a predicate, 0 without any.
-
-        It is one statement over all of the files: each statement costs more than a small file.
-        """
+        """Return an aggregate over the rows of each file of a sample that satisfy a predicate, 0 without any."""
+        # It is one statement over all of the files: each statement costs more than a small file.
         number = "kartosql_file"
         while any(name.lower() == number for name in self.table.types):
             number += "_"

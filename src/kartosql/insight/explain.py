@@ -309,11 +309,8 @@ def why(report: ScanReport, name: str, shown: Callable[[str], str] = str) -> Why
                 partition = part.table.partitions.text_of(part.table.partitions.part_of_file[at])
                 verdicts.append(Verdict(table, part.name, file, partition, is_read, tuple(_reasons(scan, plan, at))))
     if not verdicts:
-        raise SqlError(
-            f"The tables of the query have no file {shorten(name)!r}.",
-            code="unknown-file",
-            hint="SHOW FILES FROM t lists keys and labels.",
-        )
+        hint = "SHOW FILES FROM t lists keys and labels."
+        raise SqlError(f"The tables of the query have no file {shorten(name)!r}.", code="unknown-file", hint=hint)
     return Why(name, tuple(verdicts))
 
 

@@ -318,7 +318,7 @@ class Certificate(Report):
 
 
 def verify(request: Request, statement: Verify) -> Certificate:
-    """VerifiedAnswer a query with and without pruning, over files read in another way, and by Spark; compare the rows.
+    """Answer a query with and without pruning, over files read in another way, and by Spark; compare the rows.
 
     Rows are compared as multisets. Raises what the query itself raises.
     """
@@ -364,7 +364,7 @@ def _attempt(request: Request, statement: Verify) -> tuple[Certificate, bool]:
 
 
 def _independent(request: Request, query: SelectQuery) -> pa.Table:
-    """VerifiedAnswer a query over tables that were read without the library's reader."""
+    """Answer a query over tables that were read without the library's reader."""
 
     def run(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         registered = {name: arrow_table(name, table) for name, table in tables.items()}

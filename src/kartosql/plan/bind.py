@@ -160,10 +160,7 @@ def bind_unplanned(select: Select, names: Sequence[Name], tables: Tables, parame
 def _occurrences(
     select: Select, tree: exp.Expression, tables: Tables, edits: list[Edit]
 ) -> tuple[list[Occurrence], list[SqlError]]:
-    """Return the occurrences, and what is wrong with the names of others.
-
-    Clauses that only occurrences understand are blanked by ``edits``.
-    """
+    """Return the occurrences, and what is wrong with other names; ``edits`` blank clauses of ours."""
     found: list[Occurrence] = []
     errors: list[SqlError] = []
     for node in sorted(tree.find_all(exp.Table), key=lambda n: span_of(n) or (0, 0)):
@@ -250,11 +247,8 @@ def _parameters(select: Select, tree: exp.Expression, given: Parameters) -> tupl
     used = {key.removeprefix("kartosql_p_").removeprefix("kartosql_") for key in places.values()}
     extra = next((name for name in known if name not in used), None)
     if extra is not None:
-        raise SqlError(
-            f"The statement has no parameter {extra!r}.",
-            code="invalid-parameters",
-            hint=f"It has {len(set(places.values()))}, and {len(known)} values were given.",
-        )
+        hint = f"It has {len(set(places.values()))}, and {len(known)} values were given."
+        raise SqlError(f"The statement has no parameter {extra!r}.", code="invalid-parameters", hint=hint)
     return values, places
 
 

@@ -390,10 +390,8 @@ def _real(source: Source, ref: ColumnRef) -> Pieces:
 
 
 def _without_nulls(condition: Condition, source: Source, equal: Set[ColumnRef]) -> Condition:
-    """Return a condition that says FALSE where it says that a column is NULL which is not in rows that matter.
-
-    Those are the columns of cells, and columns that must be ``equal`` to others.
-    """
+    """Return a condition that says FALSE where it says that a column is NULL which is not in rows that matter."""
+    # Those are the columns of cells, and columns that must be ``equal`` to others.
     if isinstance(condition, Group):
         return replace(condition, items=tuple(_without_nulls(item, source, equal) for item in condition.items))
     says = said(condition)

@@ -72,10 +72,7 @@ def push_down_limits(
 def _summary(
     select: exp.Select, source: Source, reader: ConditionReader, keys: Sequence[str]
 ) -> tuple[list[str], Counts] | None:
-    """Return of which columns a SELECT wants minimum or maximum, and the places of its ``count(*)``.
-
-    None, if it asks for more than these by partition keys.
-    """
+    """Return the columns whose extremes a SELECT wants, and the places of its ``count(*)``; None if it wants more."""
     if any(value for key, value in select.args.items() if key not in _SUMMARISED):
         return None
     group, distinct = select.args.get("group"), select.args.get("distinct")

@@ -198,10 +198,8 @@ class Overlays:
         return cost is not None and cost <= INDEX_SHARE * self._cells.data_bytes(self._table, files)
 
     def _by_rows(self, pairs: Pairs, rows: RowSelection) -> Pairs:
-        """Drop the pairs of files that have no cell in common of a row that matters.
-
-        The earlier file is read anyway: which of its rows match decides which cells matter.
-        """
+        """Drop the pairs of files that have no cell in common of a row that matters."""
+        # The earlier file is read anyway: which of its rows match decides which cells matter.
         early = {e for e, _ in pairs}
         if len(early) > MAX_PROBES:
             return pairs

@@ -318,10 +318,8 @@ class FileFilter:
 
 
 def _decided_by(answers: Sequence[tuple[str, Files]], everything: Files) -> str:
-    """Return which of several kinds of answers left out files, the first one that is no partition key.
-
-    If none did, that is one that was asked.
-    """
+    """Return which of several kinds of answers left out files, the first one that is no partition key."""
+    # If none did, that is one that was asked.
     narrowed = [by for by, files in answers if len(files) < len(everything)] or [by for by, _ in answers]
     return next((by for by in narrowed if by != PARTITION_KEY), PARTITION_KEY)
 

@@ -209,11 +209,8 @@ class Attachments:
         if known is not None and if_not_exists:
             return False
         if not (known is not None and replace) and is_taken(name):
-            raise UsageError(
-                f"There is a table {name!r} already.",
-                code="name-taken",
-                hint="Choose another name, or DETACH what has it; ATTACH OR REPLACE replaces what is attached.",
-            )
+            hint = "Choose another name, or DETACH what has it; ATTACH OR REPLACE replaces what is attached."
+            raise UsageError(f"There is a table {name!r} already.", code="name-taken", hint=hint)
         made = self.open(url, name, str(type_).lower(), options, storage_options)
         if known is not None:
             self.detach(known)
@@ -231,11 +228,8 @@ class Attachments:
         """Return what is at ``url``, not yet under its name; raises what is wrong with it."""
         make = self._sources.get(type_)
         if make is None:
-            raise UsageError(
-                f"There is no type {type_!r} to attach.",
-                code="unknown-type",
-                hint=f"Types: {', '.join(self._sources)}.",
-            )
+            hint = f"Types: {', '.join(self._sources)}."
+            raise UsageError(f"There is no type {type_!r} to attach.", code="unknown-type", hint=hint)
         given = AttachOptions(name, type_, options)
         location = AttachLocation(name, url, storage_options, self._mounts, self._runtime, self.access)
         attachment = make(location, given)

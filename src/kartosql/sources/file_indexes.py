@@ -267,10 +267,8 @@ class FileIndexes:
 
 
 def _kept(index: SegmentedIndex) -> tuple[set[str], set[int], int]:
-    """Return the segments that stay, the files that they have seen, and how many they have that are gone.
-
-    Many small ones, and those of which few files are left, do not stay: their files are indexed anew.
-    """
+    """Return the segments that stay, the files that they have seen, and how many they have that are gone."""
+    # Many small ones, and those of which few files are left, do not stay: their files are indexed anew.
     stays: set[str] = set()
     seen: set[int] = set()
     missing = 0

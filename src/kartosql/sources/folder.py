@@ -138,11 +138,8 @@ class Folder(OneTable):
 
     def _made(self, listed: list[ListedFile]) -> Table:
         if not listed:
-            raise FormatError(
-                f"{self._store.url}: there are no files",
-                code="no-files",
-                hint="Names that begin with . or _ and empty files do not count; check the path.",
-            )
+            hint = "Names that begin with . or _ and empty files do not count; check the path."
+            raise FormatError(f"{self._store.url}: there are no files", code="no-files", hint=hint)
         names = [f.name for f in listed]
         self._check_free(names)
         before = {f.name: f.state for f in self._listed}
@@ -257,10 +254,8 @@ def _foreign_within(url: str, names: Iterable[str]) -> FormatError | None:
 
 
 def _foreign_above(store: Store) -> FormatError | None:
-    """Return the error about a folder that a table beside it or above owns, as far as the store lets itself be asked.
-
-    A few questions for each folder above, all at once; nothing is listed but folders called metadata.
-    """
+    """Return the error about a folder that a table beside it or above owns, as far as the store can be asked."""
+    # A few questions for each folder above, all at once; nothing is listed but folders called metadata.
     path = os.path.realpath(store.root or "/") if store.is_local else store.root
     url = path if store.is_local else store.url.rstrip("/")
     asked: list[tuple[str, str, str]] = []

@@ -57,11 +57,8 @@ def check_key(key: object, prefix: str = "", *, source: str) -> str:
     problem = key_problem(key, prefix)
     if problem:
         shown = key if len(key) <= 120 else key[:117] + "..."
-        raise FormatError(
-            f"{source}: the key {shown!r} cannot be used: {problem}",
-            code="unsafe-key",
-            hint="The metadata points outside its own dataset; it may be damaged or hostile.",
-        )
+        hint = "The metadata points outside its own dataset; it may be damaged or hostile."
+        raise FormatError(f"{source}: the key {shown!r} cannot be used: {problem}", code="unsafe-key", hint=hint)
     return key
 
 

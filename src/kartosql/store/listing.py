@@ -115,11 +115,8 @@ def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
                 except FileNotFoundError:
                     continue
                 if stat.S_ISLNK(info.st_mode):
-                    raise FormatError(
-                        f"{store.url}/{name}: it is a link",
-                        code="unsafe-key",
-                        hint="Links in a folder that is attached are not followed; replace it by what it points to.",
-                    )
+                    hint = "Links in a folder that is attached are not followed; replace it by what it points to."
+                    raise FormatError(f"{store.url}/{name}: it is a link", code="unsafe-key", hint=hint)
                 if not info.st_size:
                     left_out.add(name)
                 elif stat.S_ISREG(info.st_mode):

@@ -663,11 +663,8 @@ class Store:
 
 def changed_file(name: str) -> FormatError:
     """Return the error about a file that was written anew while it was read."""
-    return FormatError(
-        f"{name}: it was written anew while it was read",
-        code="corrupt-file",
-        hint="Files of datasets never change; run the statement again.",
-    )
+    hint = "Files of datasets never change; run the statement again."
+    return FormatError(f"{name}: it was written anew while it was read", code="corrupt-file", hint=hint)
 
 
 def _link_error(key: str) -> FormatError:

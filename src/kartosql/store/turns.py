@@ -78,10 +78,8 @@ def _path() -> str:
 
 
 def _draw(fd: int, queue: int) -> tuple[int, int]:
-    """Return the start of a queue and a ticket: a byte behind those of all waiting writers, locked.
-
-    The file has the last ticket of each queue. Two writers that read the same one get different bytes.
-    """
+    """Return the start of a queue and a ticket: a byte behind those of all waiting writers, locked."""
+    # The file has the last ticket of each queue. Two writers that read the same one get different bytes.
     start = queue * FARTHEST
     last = int.from_bytes(os.pread(fd, 8, 8 * queue), "little")
     ticket = start + last % (FARTHEST - 1) + 1

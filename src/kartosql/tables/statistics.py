@@ -282,10 +282,8 @@ def lacking(table: FileTable, columns: Sequence[str]) -> dict[str, set[int]]:
 
 
 def _reader(table: FileTable, file: int, layout: FooterLayout, name: str) -> tuple[Any, bool]:
-    """Return what reads the bounds of a column in footers like that of a file, or None if they have none.
-
-    Also whether such files are read as if they held NULL there.
-    """
+    """Return what reads the bounds of a column in footers like that of a file, or None if they have none."""
+    # Such files may have to be read as if they held NULL there.
     (variant,) = table.variants((file,))
     in_file = variant.names.get(name, name)
     if variant.types is not None and name not in variant.types:  # whatever else the file calls so

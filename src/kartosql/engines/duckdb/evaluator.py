@@ -277,10 +277,8 @@ class Bounded:
 
 
 def _keeps_order(type_: str, other: str) -> bool:
-    """Return whether comparing values of ``type_`` with one of ``other`` goes by the order of ``type_``.
-
-    Casting TIMESTAMP to TIMESTAMP WITH TIME ZONE does not keep the order where clocks change.
-    """
+    """Return whether comparing values of ``type_`` with one of ``other`` goes by the order of ``type_``."""
+    # Casting TIMESTAMP to TIMESTAMP WITH TIME ZONE does not keep the order where clocks change.
     type_, other = type_.split("(")[0], other.split("(")[0]
     if other == type_:
         return True

@@ -215,10 +215,7 @@ def _check_shape(
 
 
 def _narrower(shape: Shape, declared: Mapping[str, str]) -> frozenset[str] | None:
-    """Return the columns of a flat schema that are narrower integers than declared.
-
-    None if others are not of their declared types, or a name is there twice.
-    """
+    """Return the columns of a flat schema that are narrower integers than declared, None if others differ."""
     columns = shape[1:]  # the first node is the schema itself
     names = [name.lower() for name, _, _ in columns]
     if any(children for _, children, _ in columns) or len(set(names)) < len(names) or not _VIRTUAL.isdisjoint(names):

@@ -501,10 +501,7 @@ def _invalid(key: str | None, reason: str) -> FormatError:
 
 
 def _plainly(value: Value, type_: pa.DataType) -> Any:
-    """Return a constant with which comparing a column means what it says, None for all others.
-
-    It is an integer of up to 18 digits beside integers, or a text beside texts.
-    """
+    """Return an integer of up to 18 digits beside integers, or a text beside texts; None for all other constants."""
     if pa.types.is_string(type_):
         return value.value if value.kind in ("string", "text") else None
     found = value.value if pa.types.is_integer(type_) and value.kind == "integer" else None

@@ -95,10 +95,8 @@ class DuckCells:
         return {(a, b) for a, b in found}
 
     def _repeats(self, index: IndexTables) -> bool:
-        """Return whether a value may occur in several rows of an index that is not held.
-
-        Values that differ on disk may be one in the type of the column.
-        """
+        """Return whether a value may occur in several rows of an index that is not held."""
+        # Values that differ on disk may be one in the type of the column.
         if index.repeats is None:
             with index.timed():
                 found = self._planner.select(

@@ -572,10 +572,8 @@ class DuckStatement(EngineSession):
             return schema, self._batches(self._reader, schema, query), types
 
     def _submitted(self, query: BoundQuery) -> tuple[pa.RecordBatchReader, list[str]] | None:
-        """Run a statement that ran before, maybe with other constants, binding it once; None if it is another one now.
-
-        A relation binds its text to find its columns, and once more to run it.
-        """
+        """Run a statement that ran before, maybe with other constants, binding it once; None if it is another now."""
+        # A relation binds its text to find its columns, and once more to run it.
         text = query.text
         passed = checked.get(query.shape or text)
         types = self._ran[1] if self._ran is not None and self._ran[0] == text else passed and passed.types
@@ -661,10 +659,7 @@ class DuckStatement(EngineSession):
         return passed is not None and passed.functions is not None and passed.functions <= self.determined()
 
     def _check(self, query: BoundQuery) -> frozenset[str] | None:
-        """Raise an error unless the text to run is one query over nothing but the views of its occurrences.
-
-        Returns the functions that it calls, None where more than these may change from run to run.
-        """
+        """Refuse all but one query over the views of its occurrences; return its functions, None if others may vary."""
         text = query.text
         kinds = [s.type for s in self._connection.extract_statements(text)]
         if len(kinds) != 1 or kinds[0] not in _QUERIES:

@@ -109,11 +109,8 @@ class Sniffer:
             raise
         except duckdb.Error as e:
             reraise(e, f"Cannot read {path!r}")
-            raise FormatError(
-                f"{path}: {str(e).splitlines()[0]}",
-                code="corrupt-file",
-                hint="The file cannot be read as CSV; options such as DELIM, QUOTE and HEADER tell how it is written.",
-            ) from None
+            hint = "The file cannot be read as CSV; options such as DELIM, QUOTE and HEADER tell how it is written."
+            raise FormatError(f"{path}: {str(e).splitlines()[0]}", code="corrupt-file", hint=hint) from None
 
 
 def _character(text: str | None) -> str:

@@ -554,10 +554,8 @@ def reading(column: FileColumnType, declared: pa.DataType) -> Reading | None:
 
 
 def _unfiltered(type_: str) -> str:
-    """Return a float as it is, in a form of which Spark makes no filter over statistics of files.
-
-    These leave NaN out, and distinguish the two zeros.
-    """
+    """Return a float as it is, in a form of which Spark makes no filter over statistics of files."""
+    # These leave NaN out, and distinguish the two zeros.
     return f"nanvl({{}}, CAST('NaN' AS {type_}))"
 
 

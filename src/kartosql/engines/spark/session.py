@@ -170,11 +170,8 @@ def _java_checked() -> None:
 def refuse_connect(spark: Any) -> None:
     """Raise ``spark-connect`` for a session that takes no lists of files."""
     if is_connect(spark):
-        raise ExecutionError(
-            "Lists of files cannot be handed to Spark Connect.",
-            code="spark-connect",
-            hint="Use a classic session, or engine='duckdb'.",
-        )
+        hint = "Use a classic session, or engine='duckdb'."
+        raise ExecutionError("Lists of files cannot be handed to Spark Connect.", code="spark-connect", hint=hint)
 
 
 def is_running() -> bool:
@@ -273,11 +270,8 @@ def _start(master: str, memory: str | None) -> SparkSession:
     except Exception as e:
         reason = _reason(log) or first_line(e)
         shutil.rmtree(folder, ignore_errors=True)
-        raise ExecutionError(
-            f"Spark does not start: {reason}",
-            code="spark-failed",
-            hint="Check JAVA_HOME, SPARK_HOME and the memory that is free; SPARK_HOME is best not set.",
-        ) from e
+        hint = "Check JAVA_HOME, SPARK_HOME and the memory that is free; SPARK_HOME is best not set."
+        raise ExecutionError(f"Spark does not start: {reason}", code="spark-failed", hint=hint) from e
     atexit.register(_stop, context, gateway, folder)
     return spark
 

@@ -312,11 +312,8 @@ def check_protocol(protocol: Mapping[str, Any], name: str) -> None:
     odd = [f"reader version {version}"] if version not in (1, 2, 3) or not isinstance(asked, list) else []
     odd += sorted(str(f)[:80] for f in asked if f not in FEATURES) if not odd and version == 3 else []
     if odd:
-        raise FormatError(
-            f"{name}: the table asks readers for {', '.join(odd)}",
-            code="unsupported-feature",
-            hint=f"Known are reader versions 1 to 3 with {', '.join(sorted(FEATURES))}.",
-        )
+        hint = f"Known are reader versions 1 to 3 with {', '.join(sorted(FEATURES))}."
+        raise FormatError(f"{name}: the table asks readers for {', '.join(odd)}", code="unsupported-feature", hint=hint)
 
 
 def _files_of(data: bytes, changes: _Changes) -> pa.Table | None:

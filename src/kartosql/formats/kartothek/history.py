@@ -221,8 +221,5 @@ def _unpack(text: str, where: str) -> list[bytes]:
 
 
 def _broken(where: str, problem: str) -> FormatError:
-    return FormatError(
-        f"{where} is broken: {problem}",
-        code="broken-schema-history",
-        hint="RECORD SCHEMA FOR the table begins a new one and keeps what is left of the old one.",
-    )
+    hint = "RECORD SCHEMA FOR the table begins a new one and keeps what is left of the old one."
+    return FormatError(f"{where} is broken: {problem}", code="broken-schema-history", hint=hint)

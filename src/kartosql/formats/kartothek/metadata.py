@@ -245,11 +245,8 @@ def _no_extensions(code: int, data: bytes) -> Any:
 
 def invalid(key: str, reason: str) -> FormatError:
     """Return the error for a document that is damaged or foreign."""
-    return FormatError(
-        f"{key}: {reason}",
-        code="invalid-metadata",
-        hint="The metadata file is damaged or was not written by kartothek, plateau or kartosql.",
-    )
+    hint = "The metadata file is damaged or was not written by kartothek, plateau or kartosql."
+    return FormatError(f"{key}: {reason}", code="invalid-metadata", hint=hint)
 
 
 def _too_many(key: str) -> FormatError:
@@ -257,11 +254,8 @@ def _too_many(key: str) -> FormatError:
 
 
 def _too_large(key: str, what: str) -> FormatError:
-    return FormatError(
-        f"{key}: {what}",
-        code="too-large",
-        hint="No dataset's metadata are that large; the file may be damaged or hostile.",
-    )
+    hint = "No dataset's metadata are that large; the file may be damaged or hostile."
+    return FormatError(f"{key}: {what}", code="too-large", hint=hint)
 
 
 @dataclass(frozen=True)

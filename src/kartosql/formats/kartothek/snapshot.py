@@ -273,10 +273,7 @@ def _is_marked(found: object) -> TypeGuard[DatasetDocument]:
 
 
 def _resolved(store: Store, found: _Found, load: Callable[[Sequence[str]], _Found]) -> _Found:
-    """Return documents as readers see them: where a committed change waits, the document after it, or what is wrong.
-
-    ``load`` reads documents anew.
-    """
+    """Return documents as readers see them: where a committed change waits, the document after it, or what is wrong."""
     current = dict(found)
     for _ in rounds(found):
         marked = {u: d for u, d in current.items() if _is_marked(d)}
@@ -334,11 +331,8 @@ def rounds(what: Iterable[str]) -> Iterator[int]:
         yield number
         if number > 2:
             time.sleep(random.uniform(0, min(0.001 * number, 0.05)))
-    raise StoreError(
-        f"The datasets {', '.join(sorted(what))} are written all the time",
-        code="store-busy",
-        hint="Try again; if that does not help, one of their documents is damaged.",
-    )
+    hint = "Try again; if that does not help, one of their documents is damaged."
+    raise StoreError(f"The datasets {', '.join(sorted(what))} are written all the time", code="store-busy", hint=hint)
 
 
 def _pending_schemas(document: DatasetDocument) -> dict[str, pa.Schema | Failure]:
@@ -722,11 +716,8 @@ def _stamp(store: Store, key: str) -> Stamp | None:
 
 def missing_metadata(uuid: str, key: str) -> FormatError:
     """Return the error about a dataset of which a file of its metadata is missing."""
-    return FormatError(
-        f"Dataset {uuid!r}: {key} is missing",
-        code="missing-metadata",
-        hint="The dataset is incomplete: it was deleted in part, or its write never finished.",
-    )
+    hint = "The dataset is incomplete: it was deleted in part, or its write never finished."
+    return FormatError(f"Dataset {uuid!r}: {key} is missing", code="missing-metadata", hint=hint)
 
 
 def _state(prefix: str, datasets: Mapping[str, Dataset]) -> CubeState:

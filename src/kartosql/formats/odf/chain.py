@@ -289,11 +289,8 @@ def check_data(data: bytes | memoryview, slice_: Slice, where: str = "the datase
 
 
 def _refuse(where: str, link: Link, problem: str) -> NoReturn:
-    raise FormatError(
-        f"{where}: {link}: {problem}",
-        code="odf-invalid-chain",
-        hint="No tool of Open Data Fabric accepts such a block; the chain was made by something else.",
-    )
+    hint = "No tool of Open Data Fabric accepts such a block; the chain was made by something else."
+    raise FormatError(f"{where}: {link}: {problem}", code="odf-invalid-chain", hint=hint)
 
 
 @dataclass(frozen=True)

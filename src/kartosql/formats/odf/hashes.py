@@ -111,11 +111,8 @@ def _varint(data: bytes, at: int) -> tuple[int | None, int]:
 
 
 def _invalid(message: str) -> FormatError:
-    return FormatError(
-        message,
-        code="odf-invalid-hash",
-        hint="Hashes look like f1620 and 64 hex digits, ids of datasets like did:odf:fed01 and 64 hex digits.",
-    )
+    hint = "Hashes look like f1620 and 64 hex digits, ids of datasets like did:odf:fed01 and 64 hex digits."
+    return FormatError(message, code="odf-invalid-hash", hint=hint)
 
 
 def new_dataset_id() -> bytes:

@@ -82,10 +82,8 @@ def _walk(fields: Iterable[pa.Field], level: int) -> Iterator[tuple[pa.Field, in
 
 
 def _leaves(array: pa.Array, above: list[int]) -> Iterator[tuple[pa.Array, list[int]]]:
-    """Yield the columns that are hashed, and how many NULLs they and the structs around them have.
-
-    Members of structs are NULL where the struct is.
-    """
+    """Yield the columns that are hashed, and how many NULLs they and the structs around them have."""
+    # Members of structs are NULL where the struct is.
     nulls = [*above, array.null_count]
     if not pa.types.is_struct(array.type):
         yield array, nulls

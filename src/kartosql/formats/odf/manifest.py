@@ -162,11 +162,8 @@ def _json(value: Any, where: str, depth: int) -> Any:
 
 def invalid(where: str, problem: str) -> FormatError:
     """Return the error for plain values that are no block."""
-    return FormatError(
-        f"{where}: {problem}",
-        code="odf-invalid-manifest",
-        hint="Keys are written in camel case; the specification of Open Data Fabric names those of each kind.",
-    )
+    hint = "Keys are written in camel case; the specification of Open Data Fabric names those of each kind."
+    return FormatError(f"{where}: {problem}", code="odf-invalid-manifest", hint=hint)
 
 
 def _shown(value: Any) -> str:
@@ -244,11 +241,8 @@ def _parse_yaml(text: str) -> Any:
     try:
         import yaml
     except ImportError:
-        raise UsageError(
-            "Reading YAML needs PyYAML",
-            code="missing-extra",
-            hint="pip install 'kartosql[odf]', or hand over the same manifest as JSON.",
-        ) from None
+        hint = "pip install 'kartosql[odf]', or hand over the same manifest as JSON."
+        raise UsageError("Reading YAML needs PyYAML", code="missing-extra", hint=hint) from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """YAML 1.2: only null, true, false and numbers are no text; no aliases, and no key twice."""

@@ -59,11 +59,8 @@ def from_text(text: str) -> int:
         dt.date.fromordinal(since.days + _EPOCH)
         return (since.days * DAY + since.seconds) * SECOND + int((fraction or "").ljust(9, "0"))
     except (ValueError, OverflowError):
-        raise FormatError(
-            f"{text[:80]!r} is no point in time",
-            code="odf-invalid-manifest",
-            hint="Write it like 2026-01-02T03:04:05.678Z.",
-        ) from None
+        hint = "Write it like 2026-01-02T03:04:05.678Z."
+        raise FormatError(f"{text[:80]!r} is no point in time", code="odf-invalid-manifest", hint=hint) from None
 
 
 def of_user(text: str) -> int:

@@ -267,10 +267,8 @@ _ARROW = {
 
 
 def _plain(value: Any) -> tuple[str, Any]:
-    """Return the family and the value of a boxed Java object; raises OddCells for others.
-
-    A date of SQL is midnight in a zone that nobody wrote down, so it is not known.
-    """
+    """Return the family and the value of a boxed Java object; raises OddCells for others."""
+    # A date of SQL is midnight in a zone that nobody wrote down, so it is not known.
     if isinstance(value, str):
         return "string", value
     if isinstance(value, JavaObject):

@@ -157,11 +157,8 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
 
 
 def _odd(source: str, problem: str) -> FormatError:
-    return FormatError(
-        f"{source}: {problem}.",
-        code="invalid-metadata",
-        hint="It is no metadata of Xskipper, or it is damaged; nothing is skipped by it.",
-    )
+    hint = "It is no metadata of Xskipper, or it is damaged; nothing is skipped by it."
+    return FormatError(f"{source}: {problem}.", code="invalid-metadata", hint=hint)
 
 
 def _json(raw: bytes, source: str, problem: str) -> Any:
@@ -252,11 +249,8 @@ def _cipher(key: bytes) -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
-        raise UsageError(
-            "Encrypted metadata need the package cryptography.",
-            code="missing-extra",
-            hint="Install the extra: pip install 'kartosql[encryption]'.",
-        ) from None
+        hint = "Install the extra: pip install 'kartosql[encryption]'."
+        raise UsageError("Encrypted metadata need the package cryptography.", code="missing-extra", hint=hint) from None
     return AESGCM(key)
 
 

@@ -167,10 +167,8 @@ def _round_exact(call: Call) -> str:
 
 
 def _whole(spark: str) -> str:
-    """Return the template of a function from floats to whole floats, which Spark returns as integers.
-
-    These have one zero, a float has two: what becomes zero keeps its sign.
-    """
+    """Return the template of a function from floats to whole floats, which Spark returns as integers."""
+    # These have one zero, a float has two: what becomes zero keeps its sign.
     return (
         f"CASE WHEN abs({{0}}) < {_EXACT_ABOVE} THEN CASE WHEN {spark} = 0 THEN {{0}} * 0D "
         f"ELSE CAST({spark} AS DOUBLE) END ELSE {{0}} END"
