@@ -45,13 +45,8 @@ def _skipping_indexes(subject: Subject) -> FileIndex | None:
 
 
 # The kinds of indexes, those first that cost least.
-PRUNERS: tuple[Callable[[Subject], FileIndex | None], ...] = (
-    PartitionValues,
-    _skipping_indexes,
-    InvertedIndices,
-    MetadataBounds,
-    RowGroups,
-)
+PRUNERS: tuple[Callable[[Subject], FileIndex | None], ...]
+PRUNERS = (PartitionValues, _skipping_indexes, InvertedIndices, MetadataBounds, RowGroups)
 
 
 def _pruners(subject: Subject) -> list[FileIndex]:

@@ -66,7 +66,6 @@ class FolderTable:
 
     @memoized
     def all_files(self) -> frozenset[int]:
-        """The positions of all files."""
         return frozenset(range(len(self.files)))
 
     def some(self, files: Sequence[int]) -> FolderTable:
@@ -97,7 +96,6 @@ class FolderTable:
         return self.labels[file]
 
     def variants(self, files: Sequence[int]) -> Iterator[Variant]:
-        """Yield files that are read alike."""
         groups: dict[int, tuple[Variant, list[int]]] = {}
         for file, shape in zip(files, self._shapes(files), strict=True):
             groups.setdefault(id(shape), (shape, []))[1].append(file)
@@ -149,7 +147,6 @@ class OneTable(Attachment):
         return {self._location.name: self}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
-        """Return name and kind of the table."""
         return [((self._location.name,), self.described)]
 
     @abstractmethod

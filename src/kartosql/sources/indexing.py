@@ -54,7 +54,6 @@ class FolderIndexes(SkippingIndexWriter[MetadataPlace]):
     # -- where -------------------------------------------------------------------------------
 
     def _existing(self) -> tuple[MetadataPlace, MetadataStore | None]:
-        """Return where the metadata are, or are to be, and what is there."""
         if self.metadata.is_elsewhere:
             raise UsageError(
                 f"The metadata of {self.name!r} would lie in another bucket than its files.",

@@ -32,7 +32,6 @@ class AttachedStore(Attachment):
         return {name: _StoreView(name, self._prefix, Snapshot(self._store, self._metadata))}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
-        """Return names and kinds of the tables."""
         return [((self._location.name, *name), kind) for name, kind in listed(Snapshot(self._store, self._metadata))]
 
 
@@ -64,7 +63,6 @@ class MovedTable(DatasetTable):
 
     @memoized
     def partitions(self) -> PartitionTable:
-        """Partition values of all files."""
         return self.origin.partitions
 
     @property
@@ -95,15 +93,6 @@ def _moved(part: Part, prefix: str, store: Store) -> MovedTable:
         column: index if index.key is None else replace(index, key=prefix + index.key)
         for column, index in table.indices.items()
     }
-    return MovedTable(
-        uuid=f"{prefix}{table.uuid}",
-        table=table.table,
-        schema=table.schema,
-        partition_keys=table.partition_keys,
-        labels=table.labels,
-        files=tuple(prefix + key for key in table.files),
-        indices=indices,
-        metadata=table.metadata,
-        origin=table,
-        keeper=store,
-    )
+    files = tuple(prefix + key for key in table.files)
+    same = table.table, table.schema, table.partition_keys, table.labels
+    return MovedTable(f"{prefix}{table.uuid}", *same, files, indices, table.metadata, origin=table, keeper=store)

@@ -58,7 +58,6 @@ class OdfDataset(Attachment):
         return {name: _View(self, chain, 0), name + LOG: _View(self, chain, 1)}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
-        """Return names and kinds of the tables."""
         name = self._location.name
         return [((name,), "ODF dataset"), ((name + LOG,), "log of an ODF dataset")]
 

@@ -17,20 +17,8 @@ from kartosql.sql.tree import DIALECT, SpanParser, blank, constants_of, edited, 
 Item = TypeVar("Item")
 QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
 SHOW_WORDS = (
-    *(
-        "CUBES",
-        "DATASETS",
-        "TABLES",
-        "COLUMNS",
-        "PARTITIONS",
-        "INDEXES",
-        "SKIPPING",
-        "FILES",
-        "STATS",
-        "METADATA",
-        "ATTACHED",
-    ),
-    *("SETTINGS", "COVERAGE", "HISTORY", "SCHEMA HISTORY"),
+    *("CUBES", "DATASETS", "TABLES", "COLUMNS", "PARTITIONS", "INDEXES", "SKIPPING", "FILES", "STATS", "METADATA"),
+    *("ATTACHED", "SETTINGS", "COVERAGE", "HISTORY", "SCHEMA HISTORY"),
 )
 WRITE_WORDS = (
     *("CREATE", "ALTER", "INSERT", "DELETE", "DROP", "COPY", "COMPACT", "CLEANUP", "CHECK", "REFRESH"),

@@ -485,7 +485,8 @@ class _WriteCursor(TokenCursor):
             hint = f"CREATE DATASET ... AS SELECT * {change} FROM d writes the files anew."
             raise self.fail("Columns have their names and types in each file, and keep them.", hint, "not-supported")
         if not self.phrase("ADD", "COLUMN"):
-            return self.set_metadata(target)
+            self.expect("SET", "METADATA")
+            return SetMetadata(self.text, target, self.metadata())
         column = self.single()
         start, depth = self.at, 0
         while self.token is not None and depth >= 0:
@@ -499,10 +500,6 @@ class _WriteCursor(TokenCursor):
         cast = f"{'SELECT CAST(NULL AS ':>{place}}{self.text[place : self.tokens[-1].end + 1]})"
         text = f'{cast} AS "{name}" WHERE false'
         return AddColumn(self.text, target, column, TokenCursor(text, tokens_of(text)).select())
-
-    def set_metadata(self, target: Named) -> SetMetadata:
-        self.expect("SET", "METADATA")
-        return SetMetadata(self.text, target, self.metadata())
 
     def metadata(self) -> tuple[tuple[str, Literal | None], ...]:
         found = self.listed(self.metadata_value)
@@ -692,16 +689,14 @@ class _WriteCursor(TokenCursor):
         return tuple(found)
 
     def record(self) -> RecordSchema:
-        self.expect("SCHEMA")
-        self.expect("FOR")
+        self.expect("SCHEMA", "FOR")
         return RecordSchema(self.text, Named(*self.name()))
 
     def export(self) -> Write:
         wanted = "Expected a folder or URL in single quotes."
         if self.take("SCHEMA"):
             self.form = "EXPORT SCHEMA"
-            self.expect("HISTORY")
-            self.expect("OF")
+            self.expect("HISTORY", "OF")
             target = Named(*self.name())
             self.expect("TO")
             return ExportHistory(self.text, target, self.string(wanted))

@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -301,10 +301,4 @@ def members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType
 
 def report(done: Refreshed, indexes: int) -> dict[str, Any]:
     """Return what a refresh did, with how many indexes there are, for the user."""
-    return {
-        "indexes": indexes,
-        "added": done.added,
-        "removed": done.removed,
-        "kept": done.kept,
-        "unindexed": len(done.unindexed),
-    }
+    return {"indexes": indexes, **asdict(done), "unindexed": len(done.unindexed)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import json
 import os
 import pickle
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import venv
-import bz2
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -246,11 +246,9 @@ class Relations(RelationBuilder[str]):
     # -- the SQL of DuckDB -----------------------------------------------------------------------
 
     def quoted(self, name: str) -> str:
-        """Return a name as an identifier."""
         return quote(name)
 
     def null(self, type_: pa.DataType) -> str:
-        """Return NULL as a value of a type."""
         return "NULL" if pa.types.is_null(type_) else f"CAST(NULL AS {binding_type(type_)})"
 
     def _is_collated(self, type_: pa.DataType) -> bool:
@@ -265,18 +263,15 @@ class Relations(RelationBuilder[str]):
         return f"encode({name})" if self._is_collated(type_) else name
 
     def raised(self, message: str, value: str) -> str:
-        """Return an integer that fails when it is computed, with a message and a value behind it."""
         return f"CAST(error({literal(message)} || CAST({value} AS VARCHAR)) AS INTEGER)"
 
     def repeated(self, query: str, shown: Sequence[str]) -> str:
-        """Return the query for the columns ``shown`` of another one, each row as often as OP of it says."""
         listed = ", ".join([*shown, f"unnest(range(CAST({OP} AS BIGINT)))"])
         return f"SELECT {', '.join(shown) or 'NULL AS nothing'} FROM (SELECT {listed} FROM ({query}) WHERE {OP} > 0)"
 
     # -- files -----------------------------------------------------------------------------------
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
-        """Return how many rows files have; raises what is wrong with their footers."""
         session = self._session
         known = session.footers.statistics(session, table, files).rows(files)
         if known is not None:
@@ -287,7 +282,6 @@ class Relations(RelationBuilder[str]):
         return [counted[path] for path in paths]
 
     def given(self, data: pa.Table) -> str:
-        """Return the name of a relation that has the rows of Arrow data."""
         name = f"kartosql_given_{self._count}"
         self._count += 1
         self._register(name, data)
@@ -312,7 +306,6 @@ class Relations(RelationBuilder[str]):
         return {name: types[0] for name, types in rows}
 
     def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
-        """Yield queries that together give the rows of files; see RelationBuilder."""
         if wanted.beside:
             yield from (query for _, query in self.side_by_side(table, files, wanted))
             # DuckDB expects no rows of a positional join, and would take it for the small side of each other join. Of

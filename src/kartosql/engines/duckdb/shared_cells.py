@@ -36,7 +36,6 @@ class DuckCells:
     # -- what a lookup costs -------------------------------------------------------------------
 
     def index_bytes(self, table: FileTable, column: str) -> int | None:
-        """Return how much of an index a lookup would have to read, or None if it cannot be read."""
         try:
             index = self._structures.index(table, column)
         except (duckdb.Error, FormatError, StoreError):
@@ -58,7 +57,6 @@ class DuckCells:
     # -- values ----------------------------------------------------------------------------------
 
     def ranges(self, table: FileTable, column: str, files: Files) -> Mapping[int, tuple[Any, Any]]:
-        """Return the smallest and largest value of ``column`` per file; files are left out where it is not known."""
         type_ = table.types[column]
         t = pa.types
         naive = t.is_timestamp(type_) and type_.tz is None
@@ -69,7 +67,6 @@ class DuckCells:
         return found[0].ranges(files) if found is not None else {}
 
     def share_values(self, table: FileTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
-        """Return the pairs (earlier, later) of files of one group with a value of an indexed column in common."""
         index = self._structures.index(table, column)
         if index.held is not None:
             lists, files = f"SELECT files AS list FROM {index.held}", ""
@@ -108,7 +105,6 @@ class DuckCells:
     def files_sharing(
         self, source: FileTable, files: Files, target: FileTable, column: str, rows: RowSelection | None
     ) -> Files:
-        """Return the files of ``target`` with a value of ``column`` that one of the ``files`` of ``source`` has."""
         if rows is None:
             values, rows = self._values(source, files, column), RowSelection({}, "TRUE", {})
         else:
@@ -149,7 +145,6 @@ class DuckCells:
     def holding_cells(
         self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: RowSelection
     ) -> Files:
-        """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``."""
         found_rows = f"({self._planner.relations.rows_of(table, [early], RowRequest(rows.names))})"
         joins = ""
         for i, column in enumerate(dimensions):
@@ -166,7 +161,6 @@ class DuckCells:
         return late if isinstance(found, bool) else frozenset(row[0] for row in found)
 
     def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: RowSelection) -> bool:
-        """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
         early_rows = self._planner.relations.rows_of(table, [early], RowRequest(rows.names))
         cells = self._planner.relations.rows_of(table, [late], RowRequest({c: rows.names[c] for c in key}))
         using = ", ".join(rows.names[c] for c in key)

@@ -217,7 +217,6 @@ class EngineSession:
         self._connection.close()
 
     def interrupt(self) -> None:
-        """Stop a running statement, from any thread."""
         if not self.instance.is_of_this_process:
             return
         with contextlib.suppress(duckdb.Error):
@@ -241,7 +240,6 @@ class EngineSession:
             return self._connection.sql(sql).to_arrow_table()
 
     def clock(self, function: str) -> str:
-        """Return the literal that a function of the clock stands for in the session's transaction."""
         ((type_, text),) = self.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")
         return f"CAST('{text}' AS {type_})"
 
@@ -505,7 +503,6 @@ class DuckStatement(EngineSession):
     # -- before the run --------------------------------------------------------------------------
 
     def describe(self, query: BoundQuery) -> pa.Schema:
-        """Return the Arrow schema of a query's output, without opening a file."""
         with self.errors(query.select.text, query.edits):
             for occurrence in query.occurrences:
                 self.relations.create_empty(occurrence)
@@ -561,10 +558,6 @@ class DuckStatement(EngineSession):
     def stream(
         self, query: BoundQuery, *, ordered: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
-        """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns.
-
-        Unless ``ordered``, joins stay in the order of the text.
-        """
         with self.errors(query.select.text, query.edits):
             self._choose_optimizers(query.text, ordered)
             self._reader, types = self._submitted(query) or self._bound_first(query)
@@ -678,7 +671,6 @@ class DuckStatement(EngineSession):
         return None
 
     def fraction(self) -> float | None:
-        """Return how much of the running pipeline is done, from 0 to 1, from any thread; None if nobody knows."""
         try:
             percent = float(self._connection.query_progress())
         except duckdb.Error:

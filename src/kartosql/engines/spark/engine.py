@@ -63,11 +63,9 @@ class SparkStatement:
         self._open = ExitStack()
 
     def clock(self, function: str) -> str | None:
-        """Return the literal that a function of the clock stands for in this statement."""
         return self._statement.clock(function)
 
     def describe(self, query: BoundQuery) -> pa.Schema:
-        """Return the Arrow schema of the output, as DuckDB binds it."""
         return self._statement.describe(query)
 
     def prepare(self, query: BoundQuery, scan: Scan) -> None:
@@ -133,10 +131,7 @@ class SparkStatement:
     def stream(
         self, query: BoundQuery, *, ordered: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
-        """Run the statement; returns schema and batches of its result, and the DuckDB types of its columns.
-
-        ``ordered`` is for DuckDB's statements; Spark always chooses the order of joins.
-        """
+        # ``ordered`` is for DuckDB's statements; Spark always chooses the order of joins.
         assert self._translation is not None
         assert self._schema is not None
         types = [t.sql() for t in self._translation.types]
@@ -186,7 +181,6 @@ class SparkStatement:
             timer.cancel()
 
     def interrupt(self) -> None:
-        """Stop the statement, from any thread."""
         self._interrupted = True
         self._statement.interrupt()
         self._stop()

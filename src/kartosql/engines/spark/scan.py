@@ -185,11 +185,9 @@ class ScanFrames(RelationBuilder[pa.DataType]):
     # -- the SQL of Spark ------------------------------------------------------------------------
 
     def quoted(self, name: str) -> str:
-        """Return a name as an identifier."""
         return quote(name)
 
     def null(self, type_: pa.DataType) -> str:
-        """Return NULL as a value of a type."""
         return f"CAST(NULL AS {spark_type(type_)})"
 
     def as_group(self, name: str, type_: pa.DataType) -> str:
@@ -198,18 +196,15 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         return name
 
     def raised(self, message: str, value: str) -> str:
-        """Return an integer that fails when it is computed, with a message and a value behind it."""
         return f"CAST(raise_error(concat({text_literal(message)}, CAST({value} AS STRING))) AS INT)"
 
     def repeated(self, query: str, shown: Sequence[str]) -> str:
-        """Return the query for the columns ``shown`` of another one, each row as often as OP of it says."""
         repeated = f"LATERAL VIEW explode(sequence(1, greatest({OP}, 1))) AS __kartosql_n"
         return f"SELECT {', '.join(shown) or 'NULL AS nothing'} FROM ({query}) {repeated} WHERE {OP} > 0"
 
     # -- files -----------------------------------------------------------------------------------
 
     def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
-        """Yield queries that together give the rows of files; see RelationBuilder."""
         for variant in table.variants(files):
             for lacking, some in self._by_lack(table, variant.files, table.may_lack.intersection(wanted.names)):
                 yield from self._variant(table, replace(variant, files=some), wanted, lacking)
@@ -299,11 +294,9 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         return name
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
-        """Return how many rows files have; raises what is wrong with their footers."""
         return list(self._store.map(lambda f: file_metadata(self._store, table.files[f])[0].num_rows, files))
 
     def given(self, data: pa.Table) -> str:
-        """Return the name of a relation that has the rows of Arrow data."""
         name = f"kartosql_rows_{next(_numbers)}"
         self._reading.createDataFrame(_without_gaps(data)).createOrReplaceTempView(name)
         return name
@@ -363,10 +356,6 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         return None if arrow else found
 
     def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, pa.DataType]:
-        """Return the type that files give to columns; those that hold only NULL are left out.
-
-        Raises ``schema-mismatch`` where files disagree.
-        """
         found: dict[str, pa.DataType] = {}
         for number in set(self._shapes_of(table, files)):
             shape = self._shapes.shape(number)

@@ -76,7 +76,6 @@ class DatasetTable:
 
     @memoized
     def skipping(self) -> Any:
-        """Data-skipping metadata of the files (``MetadataSkipping``), or None."""
         place = naming.place_in(self.metadata, self.uuid)
         if place is None or self.store is None:
             return None
@@ -91,7 +90,6 @@ class DatasetTable:
         return not older.files or (older.partition_keys == self.partition_keys and all(fits))
 
     def variants(self, files: Sequence[int]) -> Iterable[Variant]:
-        """Return files that are read alike."""
         return (Variant(files),)
 
     def only(self, file: int) -> DatasetTable:
@@ -99,17 +97,14 @@ class DatasetTable:
         return replace(self, labels=(self.labels[file],), files=(self.files[file],), indices={})
 
     def display_name(self, file: int) -> str:
-        """Return the name of a file as messages and reports have it."""
         return self.files[file]
 
     @memoized
     def all_files(self) -> frozenset[int]:
-        """The positions of all files."""
         return frozenset(range(len(self.files)))
 
     @memoized
     def writes(self) -> Sequence[int]:
-        """A number for each file, the same for files of one write, according to their names."""
         if not self.files:
             return ()
         last = self.files[0][self.files[0].rfind("/") :]

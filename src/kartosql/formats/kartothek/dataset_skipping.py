@@ -35,7 +35,6 @@ class DatasetSkipping(MetadataSkipping):
         self._shown = place.folder
 
     def indexed(self) -> tuple[list[Index], int]:
-        """Return the indexes, and how many files of the table they know; raises what is wrong with them."""
         self._look_again()  # there may be new indexes of the same files
         return super().indexed()
 
