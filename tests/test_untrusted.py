@@ -17,6 +17,7 @@ import kartosql
 from kartosql import untrusted
 from kartosql.errors import KartosqlError
 
+pytestmark = pytest.mark.process  # statements run in workers
 SECONDS, MEMORY = 2, 400_000_000
 LATE = 30  # seconds that a machine with much else to do may take longer
 
