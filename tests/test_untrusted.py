@@ -227,6 +227,8 @@ def _made(path):
         ({"nope": 1}, "unknown-setting"),
         ({"workers": 0}, "invalid-argument"),
         ({"engine": "spark"}, "not-allowed"),
+        ({"read_only": False}, "invalid-argument"),
+        ({"attach": ["/data"]}, "invalid-argument"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_anything_starts(store, options, code):

@@ -82,7 +82,7 @@ def connect(
     *,
     storage_options: Mapping[str, Any] | None = None,
     engine: str = "auto",
-    read_only: bool = False,
+    read_only: bool | None = None,
     attach: bool | Sequence[str | os.PathLike[str]] | None = None,
     untrusted: bool = False,
     **settings: Any,
@@ -100,10 +100,16 @@ def connect(
     if untrusted:
         from kartosql.untrusted import connect_untrusted
 
+        if attach or read_only is False:
+            name, value = ("attach", attach) if attach else ("read_only", read_only)
+            raise UsageError(
+                f"{name}={value!r} contradicts untrusted=True, which reads the tables of the store alone.",
+                hint=f"Leave out {name}, or connect without untrusted=True.",
+            )
         return connect_untrusted(url, storage_options, engine=engine, **settings)
     attachable = not read_only if attach is None else attach
     values = Settings({"engine": engine, "attach": attachable, **settings}, check_setting)
-    return Connection(Session(Store(url, storage_options), values, read_only, storage_options))
+    return Connection(Session(Store(url, storage_options), values, bool(read_only), storage_options))
 
 
 def connect_as_owner(

@@ -140,6 +140,8 @@ def test_views_that_read_each_other_are_refused_where_documents_say_so(con, tmp_
         ("CREATE VIEW n AS SELECT ? AS a", "invalid-parameters"),
         ("CREATE VIEW n AS SELECT nope FROM t", "unknown-column"),
         ("CREATE VIEW n AS DELETE FROM t", "syntax-error"),
+        ("CREATE VIEW n AS SELECT 5!", "not-supported"),
+        (f"CREATE VIEW n AS SELECT {'(' * 97}1{')' * 97} AS a", "not-supported"),
         ("INSERT INTO v SELECT * FROM v", "unknown-table"),
         ("SELECT * FROM v AT (VERSION => 1)", "no-versions"),
         ("TABLE v", "not-supported"),

@@ -9,10 +9,11 @@ from kartosql.formats.kartothek.naming import VIEW_SUFFIX, is_dataset_uuid
 from kartosql.formats.views import View
 from kartosql.plan.views import Views
 from kartosql.session import Request
+from kartosql.sql import Select
 from kartosql.sql import write_statements as ws
 from kartosql.statements.targets import TEXT, refused, table_of
 from kartosql.store import PreconditionFailed
-from kartosql.tables.names import similar
+from kartosql.tables.names import quote_identifier, similar
 
 _DONE = {"view": TEXT, "done": TEXT}
 
@@ -30,6 +31,13 @@ def create_view(request: Request, statement: ws.CreateView) -> pa.Table:
         raise refused(named, text, "name-taken", f"There is a {'view' if known else 'table'} {name!r} already.", hint)
     request.refuse_parameters(text)
     query = request.query(statement.query)
+    reading = session.parse(f"SELECT * FROM (\n{statement.query.text}\n) AS {quote_identifier(name)}")
+    if statement.query.tree is None or not isinstance(reading, Select) or reading.tree is None:
+        message, hint = (
+            "Only the engine understands the query, so that no statement could read the view.",
+            "Simplify it.",
+        )
+        raise refused(named, text, "not-supported", message, hint)
     if known:
         Views(tables, session.parse, lambda _: None).expanded(statement.query, (known,))
     if registered := [source.name for source in query.sources if source.data is not None]:
