@@ -1,0 +1,189 @@
+"""A scheduler that owns the time and the threads of some actors: one runs at a time, until it calls the store."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from kartosql.errors import StoreError
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+
+STUCK_SECONDS = 300.0  # of real time, that an actor may take from one call of the store to the next
+MOST_STEPS = 60_000
+# What becomes of a call of the store. Without an answer it may have been carried out before, or be carried out later;
+# "twice" it is sent by a library that hears of the refusal of the second alone.
+FATES = ("before", "after", "late", "twice", "refused", "slow", "crash before", "crash after", "crash late")
+
+
+class Crashed(BaseException):
+    """The process of an actor is gone: nothing in it goes on."""
+
+
+class NoEnd(AssertionError):
+    """Actors do not come to their end."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What becomes of call number ``at`` of an actor."""
+
+    actor: int
+    at: int
+    fate: str
+
+
+class Actor:
+    """A thread of control; ``skew`` is how many seconds its clock is ahead."""
+
+    def __init__(self, number: int, act: Callable[[], None], skew: float) -> None:
+        self.number, self.act, self.skew = number, act, skew
+        self.calls = 0
+        self.wakes = 0.0
+        self.met = 0  # faults
+        self.is_over = self.has_crashed = False
+        self.error: BaseException | None = None
+        self.may_go = threading.Semaphore(0)
+
+
+class Scheduler:
+    """Chooses by a seed who goes on, and carries out faults."""
+
+    def __init__(self, seed: object, faults: tuple[Fault, ...] = ()) -> None:
+        self.random = Random(f"schedule {seed}")
+        self.now = 0.0  # seconds
+        self.steps = 0
+        self.switches = self.random.choice([0.03, 0.1, 0.3, 1.0])  # how often another one goes on
+        self.pauses = self.random.choice([0.0, 0.0, 0.01, 0.05])  # how often one stands still for long
+        self._faults = {(fault.actor, fault.at): fault.fate for fault in faults}
+        self._in_flight: list[Callable[[], object]] = []
+        self._actors: list[Actor] = []
+        self._of_thread = threading.local()
+        self._stopped = threading.Semaphore(0)
+        self._is_stopping = False
+
+    def run(self, acts: list[Callable[[], None]], skews: list[float]) -> list[Actor]:
+        """Let actors act until all of them have ended; raises NoEnd, and what they did not catch."""
+        self._actors = [Actor(n, act, skew) for n, (act, skew) in enumerate(zip(acts, skews, strict=True))]
+        threads = [threading.Thread(target=self._live, args=(actor,), daemon=True) for actor in self._actors]
+        for thread in threads:
+            thread.start()
+        try:
+            self._choose()
+        finally:
+            self._is_stopping = True
+            for actor, thread in zip(self._actors, threads, strict=True):
+                actor.may_go.release()
+                thread.join(STUCK_SECONDS)
+        for actor in self._actors:
+            if actor.error is not None:
+                raise actor.error
+        return self._actors
+
+    def _choose(self) -> None:
+        going: Actor | None = None
+        while alive := [actor for actor in self._actors if not actor.is_over]:
+            self.steps += 1
+            if self.steps > MOST_STEPS:
+                raise NoEnd(f"{len(alive)} actors did not end after {MOST_STEPS} calls")
+            self.now += 0.001
+            if self._in_flight and self.random.random() < 0.05:
+                self._arrive()
+            ready = [actor for actor in alive if actor.wakes <= self.now]
+            if not ready:
+                self.now = min(actor.wakes for actor in alive)
+                continue
+            if going not in ready or self.random.random() < self.switches:
+                going = self.random.choice(ready)
+            assert going is not None
+            if self.random.random() < self.pauses and len(ready) > 1:
+                going.wakes = self.now + self.random.choice([0.1, 3.0, 15.0, 60.0])
+                continue
+            going.may_go.release()
+            if not self._stopped.acquire(timeout=STUCK_SECONDS):
+                raise NoEnd(f"actor {going.number} hangs after {going.calls} calls")
+
+    def _live(self, actor: Actor) -> None:
+        self._of_thread.actor = actor
+        actor.may_go.acquire()
+        try:
+            if not self._is_stopping:
+                actor.act()
+        except Crashed:
+            pass
+        except BaseException as e:  # noqa: BLE001
+            actor.error = e
+        actor.is_over = True
+        self._stopped.release()
+
+    def arrive_all(self) -> None:
+        """Carry out all that is on its way still."""
+        while self._in_flight:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        late = self._in_flight.pop(self.random.randrange(len(self._in_flight)))
+        with contextlib.suppress(PreconditionFailed, FileNotFoundError):
+            late()
+
+    # -- for actors --------------------------------------------------------------------------------
+
+    @property
+    def actor(self) -> Actor | None:
+        """Who asks; None for threads that are no actors."""
+        return getattr(self._of_thread, "actor", None)
+
+    def clock(self) -> float:
+        """Return the time by the clock of whoever asks."""
+        return self.now + (self.actor.skew if self.actor is not None else 0.0)
+
+    def pause(self, seconds: float = 0.0) -> None:
+        """Let others go on for some time."""
+        actor = self.actor
+        if actor is None:
+            self.now += seconds
+            return
+        actor.wakes = self.now + seconds
+        self._stopped.release()
+        if not actor.may_go.acquire(timeout=2 * STUCK_SECONDS) or self._is_stopping:
+            actor.has_crashed = True
+        if actor.has_crashed:
+            raise Crashed
+
+    def call(self, name: str, key: str, carry_out: Callable[[], Any], *, conditional: bool = False) -> Any:
+        """Carry out a call of the store for an actor, when it may go on, unless a fault meets it."""
+        actor = self.actor
+        if actor is None:
+            return carry_out()
+        if actor.has_crashed:
+            raise Crashed
+        self.pause()
+        fate = self._faults.get((actor.number, actor.calls))
+        actor.calls += 1
+        if fate is None:
+            return carry_out()
+        actor.met += 1
+        if fate == "slow":
+            self.pause(self.random.choice([1.0, 12.0, 400.0, 4000.0]))
+            return carry_out()
+        writes = conditional or name in ("pipe_file", "rm_file")
+        if fate == "refused":
+            if conditional:
+                raise StoreError(f"refused {name} {key}", code="access-denied")
+            raise PermissionError(f"refused {name} {key}")
+        if fate.endswith("late") and writes:
+            self._in_flight.append(carry_out)
+        elif fate.endswith("after") or (fate == "twice" and writes):
+            with contextlib.suppress(Exception):  # of which nobody hears
+                carry_out()
+        if fate.startswith("crash"):
+            actor.has_crashed = True
+            raise Crashed
+        if fate == "twice" and conditional:
+            raise PreconditionFailed(key)
+        if conditional:
+            raise OutcomeUnknown(key)
+        raise TimeoutError(f"no answer of {name} {key}")

@@ -1,0 +1,467 @@
+"""Programs of some actors over one store, made by a seed; what comes of them has to be sequential.
+
+A failure prints what it takes to see it again, and the least program that shows it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+import kartosql
+from kartosql import session_pool
+from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning
+from kartosql.formats.kartothek import metadata
+from kartosql.store import Store
+from trust.files import simulated
+from trust.model import START_C, START_D, WRITES, Event, History
+from trust.scheduler import FATES, Crashed, Fault, Scheduler
+from writing import originals
+
+Op = tuple[Any, ...]
+PARTS, TEXTS = "ab", ("s0", "s1", "s2")
+CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
+DAY = 86_400.0
+GRACE = 7 * DAY
+MOST_DAYS = 24  # by which clocks jump, so that versions are kept
+SHRINKS = 400  # runs to make a program shorter
+
+
+class Violation(AssertionError):
+    """What must not be."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What actors do: ``seed`` chooses who goes on; ``shared`` says which of them are of one process."""
+
+    seed: str
+    actors: tuple[tuple[Op, ...], ...]
+    faults: tuple[Fault, ...] = ()
+    skews: tuple[float, ...] = ()
+    shared: bool = False
+
+    def __str__(self) -> str:
+        actors = "".join(f"\n        {ops!r}," for ops in self.actors)
+        faults = "".join(f"\n        {fault!r}," for fault in self.faults)
+        return (
+            f"Program(\n    {self.seed!r},\n    ({actors}\n    ),\n    ({faults}\n    ),\n    {self.skews!r},\n"
+            f"    {self.shared!r},\n)"
+        )
+
+
+# -- programs by chance ------------------------------------------------------------------------------
+
+
+class _Maker:
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self._numbers = itertools.count(10)
+
+    def rows(self) -> tuple[Any, ...]:
+        parts = self.random.choices(PARTS, k=self.random.randint(1, 2))
+        return tuple((q, self.random.choice(TEXTS), next(self._numbers)) for q in parts)
+
+    def seed(self) -> tuple[Any, ...]:
+        cells = self.random.sample([(p, x) for p in PARTS for x in range(3)], self.random.randint(1, 2))
+        return tuple((*cell, self.random.choice(TEXTS), next(self._numbers)) for cell in cells)
+
+    def en(self) -> tuple[Any, ...]:
+        return tuple((p, x, v) for p, x, _, v in self.seed())
+
+    def where(self, *, parts: bool = False) -> tuple[str, Any]:
+        kind = self.random.choice("ssnq" if parts else "ssn")
+        return kind, self.random.choice({"s": TEXTS, "n": range(3), "q": PARTS}[kind])
+
+    def both(self) -> tuple[Any, Any]:
+        kind = self.random.random()
+        return (self.seed() if kind < 0.8 else ()), (self.en() if kind > 0.3 else ())
+
+    def op(self, table: str) -> Op:
+        name = self.random.choices(list(KINDS[table]), list(KINDS[table].values()))[0]
+        if name in ("append_d", "replace_d", "foreign_d", "merge_d"):
+            rows = self.rows()
+            return (name, tuple({(q, s): (q, s, n) for q, s, n in rows}.values()))
+        if name in ("delete_d", "delete_c"):
+            return (name, self.where(parts=True))
+        if name == "update_d":
+            where = self.where()
+            return (name, where, self.random.choice([None, *TEXTS]) if where[0] == "s" else None)
+        if name in ("set_c", "find_d", "find_c"):
+            return (name, self.where())
+        if name == "append_c":
+            return (name, *self.both())
+        if name == "update_c":
+            part = self.random.choice(PARTS)
+            seed, en = ([(part, *row[1:]) for row in rows] for rows in self.both())
+            return (name, part, *(tuple({row[1]: row for row in rows}.values()) for rows in (seed, en)))
+        if name == "foreign_c":
+            return (name, self.en())
+        if name == "sleep":
+            return (name, self.random.choice([1.0, 30.0, 3 * 3600.0, 8 * DAY]))
+        if name == "index":
+            return (name, self.random.choice(["create", "drop", "skip"]), table)
+        return (name,) if name.startswith("read") else (name, table)
+
+
+KINDS: dict[str, dict[str, int]] = {
+    "d": {
+        "append_d": 6, "replace_d": 3, "delete_d": 4, "update_d": 4, "merge_d": 2, "foreign_d": 1, "read_d": 4,
+        "find_d": 3, "old": 3, "changes": 2, "compact": 4, "clean": 3, "index": 2, "sleep": 1, "repair": 1,
+    },
+    "c": {
+        "append_c": 7, "update_c": 4, "delete_c": 3, "set_c": 3, "foreign_c": 1, "read_c": 5, "find_c": 3, "compact": 3,
+        "clean": 3, "index": 1, "sleep": 1, "repair": 1,
+    },
+}  # fmt: skip
+
+
+def program(seed: object, kinds: Any = None) -> Program:
+    """Return a program by chance."""
+    random = Random(f"program {seed}")
+    maker = _Maker(random)
+    tables = random.choices(["d", "c", "dc"], [5, 5, 1])[0]
+    actors = tuple(
+        tuple(maker.op(random.choice(tables)) for _ in range(random.choice([1, 2, 2, 3])))
+        for _ in range(random.choice([2, 2, 3, 3, 4, 5]))
+    )
+    count = random.choice([0, 0, 1, 1, 2, 3])
+    faults = tuple(
+        Fault(random.randrange(len(actors)), random.choice([random.randrange(25), random.randrange(80)]), fate)
+        for fate in random.choices(FATES, k=count)
+    )
+    skews = tuple(random.choice([0.0, 0.0, 5.0, -1200.0, 1200.0]) for _ in actors)
+    return Program(str(seed), actors, faults, skews, random.random() < 0.3)
+
+
+# -- carrying them out ---------------------------------------------------------------------------------
+
+
+def table_d(rows: Any) -> pa.Table:
+    return pa.table(
+        {"q": [r[0] for r in rows], "s": [r[1] for r in rows], "n": pa.array([r[2] for r in rows], pa.int64())}
+    )
+
+
+def table_seed(rows: Any) -> pa.Table:
+    columns = {name: [r[at] for r in rows] for at, name in enumerate("pxiv")}
+    return pa.table({**columns, "x": pa.array(columns["x"], pa.int64()), "v": pa.array(columns["v"], pa.int64())})
+
+
+def table_en(rows: Any) -> pa.Table:
+    columns = {name: [r[at] for r in rows] for at, name in enumerate("pxw")}
+    return pa.table({**columns, "x": pa.array(columns["x"], pa.int64()), "w": pa.array(columns["w"], pa.int64())})
+
+
+def condition(where: tuple[str, Any], text: str, number: str, part: str) -> str:
+    kind, value = where
+    return f"{number} % 1000 % 3 = {value}" if kind == "n" else f"{text if kind == 's' else part} = '{value}'"
+
+
+@dataclass
+class Run:
+    """A run of a program: the store, what happened, and what was counted."""
+
+    program: Program
+    scheduler: Scheduler
+    events: list[Event] = field(default_factory=list)
+    versions: dict[int, list[Any]] = field(default_factory=dict)
+    known: list[int] = field(default_factory=list)  # acknowledged versions of ``d``
+    counts: Counter[str] = field(default_factory=Counter)
+    days: float = 0.0
+    met: int = 0  # faults
+
+    def connect(self, actor: object) -> kartosql.Connection:
+        return kartosql.connect(f"sim://{actor}/s", cache="off", threads=1)
+
+    def body(self, number: int, ops: tuple[Op, ...]) -> Callable[[], None]:
+        def act() -> None:
+            self.scheduler.pause()
+            with self.connect(0 if self.program.shared else number) as con:
+                for op in ops:
+                    self.do(con, number, op)
+
+        return act
+
+    def do(self, con: kartosql.Connection, number: int, op: Op) -> None:
+        actor = self.scheduler.actor
+        event = Event(number, op[0], op[1:], self.scheduler.steps)
+        self.events.append(event)
+        met, began = (actor.met if actor is not None else 0), self.scheduler.now
+        try:
+            event.answer = _Acts(self, con, event).do(op)
+            event.outcome = "ok"
+        except CommitUnknown as e:
+            event.why = str(e)
+            if actor is None or (actor.met == met and not self.program.faults):
+                raise Violation(f"unknown without a fault: {event}") from e
+        except KartosqlError as e:
+            event.outcome, event.why = "failed", f"{e.code}: {e}"
+            waited = self.scheduler.now - began
+            if not self.may_fail(e, event, is_faulty=actor is not None and actor.met > met, waited=waited):
+                raise Violation(f"{event}") from e
+        finally:
+            event.ended = self.scheduler.steps if event.outcome != "unknown" else event.ended
+            self.counts[f"{event.name} {event.outcome}"] += 1
+
+    def may_fail(self, error: KartosqlError, event: Event, *, is_faulty: bool, waited: float) -> bool:
+        """Return whether an error is what the pages promise."""
+        if error.code in ("concurrent-commit",):
+            return event.name in WRITES or event.name in ("compact", "index", "repair", "clean")
+        if error.code in ("store-failed", "access-denied", "commit-failed"):
+            return is_faulty or bool(self.program.faults)
+        if waited > GRACE - DAY:  # files are kept for readers and writers of that time
+            return error.code in ("commit-expired", "missing-file", "missing-metadata")
+        return error.code == "not-indexed" and event.name == "index"
+
+
+class _Acts:
+    """What each operation calls."""
+
+    def __init__(self, run: Run, con: kartosql.Connection, event: Event) -> None:
+        self.run, self.con, self.event = run, con, event
+
+    def do(self, op: Op) -> Any:
+        return getattr(self, op[0])(*op[1:])
+
+    def _done(self, report: dict[str, Any] | None) -> None:
+        if report and report.get("sequence") is not None:
+            self.event.sequence = report["sequence"]
+            self.run.known.append(report["sequence"])
+
+    def _sql(self, text: str) -> Any:
+        return frozenset(self._rows(text))
+
+    def _rows(self, text: str) -> list[Any]:
+        rows = self.con.sql(text).rows()
+        if len(rows) != len(set(rows)):
+            raise Violation(f"{text}: rows occur twice: {sorted(rows, key=repr)}")
+        return rows
+
+    def _change(self, text: str) -> None:
+        query = self.con.sql(text)
+        report = [dict(zip(query.columns, row, strict=True)) for row in query.rows()]
+        self._done(report[0] if len(report) == 1 and self.event.name.endswith("_d") and report[0]["removed"] else None)
+
+    # -- the dataset
+
+    def append_d(self, rows: Any) -> None:
+        self._done(self.con.append_to_dataset("d", table_d(rows)))
+
+    def replace_d(self, rows: Any) -> None:
+        self._done(self.con.replace_partitions("d", table_d(rows)))
+
+    def delete_d(self, where: Any) -> None:
+        self._change(f"DELETE FROM d WHERE {condition(where, 's', 'n', 'q')}")
+
+    def update_d(self, where: Any, to: Any) -> None:
+        what = f"s = '{to}'" if to else "n = n + 1000"
+        self._change(f"UPDATE d SET {what} WHERE {condition(where, 's', 'n', 'q')}")
+
+    def merge_d(self, rows: Any) -> None:
+        values = ", ".join(f"('{q}', '{s}', {n})" for q, s, n in rows)
+        self._change(
+            f"MERGE INTO d USING (SELECT * FROM (VALUES {values}) t(q, s, n)) AS u ON (q, n) "
+            "WHEN MATCHED THEN UPDATE SET s = u.s WHEN NOT MATCHED THEN INSERT (q, s, n) VALUES (u.q, u.s, u.n)"
+        )
+
+    def foreign_d(self, rows: Any) -> None:
+        self._foreign("d", table_d(rows))
+
+    def _foreign(self, name: str, rows: pa.Table) -> None:
+        """Write as the originals do, who look at nothing; at once, as what they drop else is theirs."""
+        self.run.scheduler.pause()
+        actor, self.run.scheduler._of_thread.actor = self.run.scheduler.actor, None
+        try:
+            store = Store("sim://foreign/s")
+            originals.append(store, originals.read(store, name), rows)
+        finally:
+            self.run.scheduler._of_thread.actor = actor
+
+    def read_d(self) -> Any:
+        return self._sql("SELECT q, s, n FROM d")
+
+    def find_d(self, where: Any) -> Any:
+        return self._sql(f"SELECT q, s, n FROM d WHERE {condition(where, 's', 'n', 'q')}")
+
+    def old(self, table: str) -> None:
+        for version in sorted(set(self.run.known))[-2:]:
+            rows = self._sql(f"SELECT q, s, n FROM d AT (VERSION => {version})")
+            self.run.versions.setdefault(version, []).append(rows)
+
+    def changes(self, table: str) -> None:
+        known = sorted(set(self.run.known))
+        if len(known) < 2:
+            return
+        first, last = known[-2:]
+        before, after = (Counter(self._rows(f"SELECT q, s, n FROM d AT (VERSION => {v})")) for v in (first, last))
+        self.run.versions.setdefault(first, []).append(frozenset(before))
+        self.run.versions.setdefault(last, []).append(frozenset(after))
+        for q, s, n, change in self.con.sql(f"SELECT q, s, n, _change FROM changes('d', {first}, {last})").rows():
+            before[(q, s, n)] += 1 if change in ("insert", "update_after") else -1
+        if +before != +after or min(before.values(), default=0) < 0:
+            raise Violation(f"changes('d', {first}, {last}) lead to {before}, but version {last} is {after}")
+
+    # -- the cube
+
+    def append_c(self, seed: Any, en: Any) -> None:
+        self.con.append_to_cube(CUBE, self._data(seed, en))
+
+    @staticmethod
+    def _data(seed: Any, en: Any) -> dict[str, pa.Table]:
+        return {name: make(rows) for name, make, rows in (("seed", table_seed, seed), ("en", table_en, en)) if rows}
+
+    def update_c(self, part: str, seed: Any, en: Any) -> None:
+        self.con.update_cube(CUBE, self._data(seed, en), remove_conditions=[("p", "==", part)])
+
+    def delete_c(self, where: Any) -> None:
+        self._change(f"DELETE FROM c WHERE {condition(where, 'i', 'v', 'p')}")
+
+    def set_c(self, where: Any) -> None:
+        self._change(f"UPDATE c SET v = v + 1000, w = w + 1000 WHERE {condition(where, 'i', 'v', 'p')}")
+
+    def foreign_c(self, en: Any) -> None:
+        self._foreign("c++en", table_en(en))
+
+    def read_c(self) -> Any:
+        return self._sql("SELECT p, x, i, v, w FROM c")
+
+    def find_c(self, where: Any) -> Any:
+        return self._sql(f"SELECT p, x, i, v, w FROM c WHERE {condition(where, 'i', 'v', 'p')}")
+
+    # -- upkeep
+
+    def compact(self, table: str) -> None:
+        self.con.compact(table)
+
+    def clean(self, table: str) -> None:
+        _ = self.con.cleanup_cube("c") if table == "c" else self.con.garbage_collect("d")
+
+    def index(self, what: str, table: str) -> None:
+        name, column = ("c.seed", "v") if table == "c" else ("d", "n")
+        if what == "skip":
+            self.con.create_skipping_index(name, minmax=[column])
+        else:
+            _ = self.con.create_index(name, column) if what == "create" else self.con.drop_index(name, column)
+
+    def repair(self, table: str) -> None:
+        self.con.check(table, repair=True)
+
+    def sleep(self, seconds: float) -> None:
+        if self.run.days + seconds / DAY < MOST_DAYS:
+            self.run.days += seconds / DAY
+            self.run.scheduler.pause(seconds)
+
+
+def run(made: Program) -> Run:
+    """Carry out a program; raises Violation, and whatever else nobody expected."""
+    scheduler = Scheduler(made.seed, made.faults)
+    found = Run(made, scheduler)
+    with simulated(scheduler, made.seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore", KartosqlWarning)
+        metadata._newest.clear()
+        session_pool.clear()
+        tables = _tables(made)
+        with found.connect("begin") as con:
+            if "d" in tables:
+                report = con.create_dataset("d", table_d(START_D), partition_on=["q"], index_columns=["s"])
+                found.known.append(report["sequence"])
+                found.versions[report["sequence"]] = []
+            if "c" in tables:
+                con.build_cube(CUBE, {"seed": table_seed(START_C[0]), "en": table_en(START_C[1])})
+        try:
+            acts = [found.body(n, ops) for n, ops in enumerate(made.actors)]
+            found.met = sum(actor.met for actor in scheduler.run(acts, list(made.skews)))
+            scheduler.arrive_all()
+            _end(found, tables)
+        finally:
+            session_pool.clear()
+    return found
+
+
+def _tables(made: Program) -> str:
+    text = repr(made.actors)
+    return "".join(t for t in "dc" if f"_{t}'" in text or f"'{t}'" in text or ("'old'" in text and t == "d"))
+
+
+def _end(found: Run, tables: str) -> None:
+    """Look at what is there when all have ended: it works on, nothing is wrong, and the history is sequential."""
+    with found.connect("end") as con:
+        for table, more in (
+            ("d", ("append_d", (("a", "s1", 900),))),
+            ("c", ("append_c", (("a", 9, "s1", 900),), (("a", 9, 901),))),
+        ):
+            if table not in tables:
+                continue
+            for op in ((f"read_{table}",), (f"find_{table}", ("s", "s1")), more, (f"read_{table}",)):
+                found.do(con, -1, op)
+            for finding in con.check(table, full=True):
+                if finding.severity == "error" or finding.check in ("missing-file", "index"):
+                    raise Violation(f"CHECK {table}: {finding}")
+            if table == "d":
+                found.do(con, -1, ("old", "d"))
+            for _ in range(3):
+                _ = con.cleanup_cube("c") if table == "c" else con.garbage_collect("d")
+                found.scheduler.now += 8 * DAY
+            found.do(con, -1, (f"find_{table}", ("n", 1)))
+            found.do(con, -1, (f"read_{table}",))
+    for table in tables:
+        start = START_D if table == "d" else START_C
+        events = [e for e in found.events if e.name.endswith(f"_{table}")]
+        if not History(start, events, found.versions if table == "d" else {}).is_sequential():
+            told = "\n".join(map(str, events))
+            raise Violation(f"the history of {table} is not sequential:\n{told}\nversions: {found.versions}")
+
+
+# -- failures ------------------------------------------------------------------------------------------
+
+
+def failure(made: Program, done: list[Run] | None = None) -> str | None:
+    """Return what goes wrong with a program, if anything; add a run that ended well to those that are ``done``."""
+    try:
+        found = run(made)
+        if done is not None:
+            done.append(found)
+    except (Exception, Crashed) as e:  # noqa: BLE001
+        lines = traceback.format_exception(e)
+        return "".join(lines)[-6000:]
+    return None
+
+
+def shrunk(made: Program, left: int = SHRINKS) -> Program:
+    """Leave out actors, operations and faults that a failure does not need; other orders may show it then."""
+    while True:
+        for fewer in _fewer(made):
+            if left <= 0:
+                return made
+            for number in range(8):
+                left -= 1
+                tried = fewer if not number else replace(fewer, seed=f"{made.seed.partition('/')[0]}/{number}")
+                if failure(tried) is not None:
+                    made = tried
+                    break
+            else:
+                continue
+            break
+        else:
+            return made
+
+
+def _fewer(made: Program) -> Iterator[Program]:
+    for at in range(len(made.faults)):
+        yield replace(made, faults=made.faults[:at] + made.faults[at + 1 :])
+    for n, ops in enumerate(made.actors):
+        for at in range(len(ops)):
+            yield replace(made, actors=(*made.actors[:n], ops[:at] + ops[at + 1 :], *made.actors[n + 1 :]))
+    if any(made.skews):
+        yield replace(made, skews=(0.0,) * len(made.actors))
+    if made.shared:
+        yield replace(made, shared=False)

@@ -1,0 +1,125 @@
+"""Some actors over one store, in orders that a seed chooses; ``python -m tests.trust`` tries more of them.
+
+KARTOSQL_SIMULATIONS=0-9999 python -m pytest tests/trust/test_simulation.py --timeout 0
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from trust import simulation
+from trust.model import START_D, Event, History
+from trust.scheduler import FATES, Fault, NoEnd, Scheduler
+from trust.simulation import Program
+
+FIRST, _, LAST = os.environ.get("KARTOSQL_SIMULATIONS", "0-39").partition("-")
+SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
+APART = 10
+
+
+def shown(made: Program) -> None:
+    if (error := simulation.failure(made)) is not None:
+        raise AssertionError(
+            f"{error}\n{simulation.shrunk(made, 100)}\npython -m tests.trust --seed {made.seed} --runs 1"
+        )
+
+
+@pytest.mark.parametrize("first", SEEDS[::APART])
+def test_what_actors_do_at_once_is_as_if_they_did_it_one_after_the_other(first):
+    for seed in range(first, min(first + APART, SEEDS.stop)):
+        shown(simulation.program(seed))
+
+
+def test_a_seed_leads_to_the_same_run_again():
+    made = next(p for p in map(simulation.program, range(100)) if len(p.actors) > 2 and p.faults)
+    first, second = simulation.run(made), simulation.run(made)
+    assert [str(e) for e in first.events] == [str(e) for e in second.events]
+    assert first.scheduler.steps == second.scheduler.steps
+
+
+# -- it can fail ---------------------------------------------------------------------------------------
+
+
+def event(name, *given, at, answer=None, outcome="ok", **more):
+    return Event(0, name, given, *at, outcome, frozenset(answer) if answer is not None else None, **more)
+
+
+ROW = ("a", "s1", 9)
+HISTORIES = {
+    "a row is there before it was appended": (
+        [event("read_d", at=(1, 2), answer=[*START_D, ROW]), event("append_d", (ROW,), at=(3, 4))],
+        False,
+    ),
+    "an acknowledged row is not there": (
+        [event("append_d", (ROW,), at=(1, 2)), event("read_d", at=(3, 4), answer=START_D)],
+        False,
+    ),
+    "a row is there and gone again": (
+        [
+            event("append_d", (ROW,), at=(1, 9)),
+            event("read_d", at=(2, 3), answer=[*START_D, ROW]),
+            event("read_d", at=(4, 5), answer=START_D),
+        ],
+        False,
+    ),
+    "what failed is there": (
+        [event("append_d", (ROW,), at=(1, 2), outcome="failed"), event("read_d", at=(3, 4), answer=[*START_D, ROW])],
+        False,
+    ),
+    "what is unknown may be there": (
+        [
+            event("append_d", (ROW,), at=(1, float("inf")), outcome="unknown"),
+            event("read_d", at=(3, 4), answer=[*START_D, ROW]),
+        ],
+        True,
+    ),
+    "a row that was appended meanwhile stays": (
+        [
+            event("append_d", (ROW,), at=(2, 3)),
+            event("delete_d", ("s", "s1"), at=(1, 6)),
+            event("read_d", at=(4, 5), answer=[*START_D, ROW]),
+            event("read_d", at=(7, 8), answer=[*(r for r in START_D if r[1] != "s1"), ROW]),
+        ],
+        True,
+    ),
+    "a row that was appended before stays": (
+        [
+            event("append_d", (ROW,), at=(1, 2)),
+            event("delete_d", ("s", "s1"), at=(3, 4)),
+            event("read_d", at=(7, 8), answer=[*(r for r in START_D if r[1] != "s1"), ROW]),
+        ],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_the_model_tells_what_can_be_from_what_cannot(name):
+    events, is_right = HISTORIES[name]
+    assert History(START_D, events).is_sequential() == is_right
+
+
+def test_versions_are_those_of_their_commits():
+    events = [event("append_d", (ROW,), at=(1, 2), sequence=2)]
+    assert History(START_D, events, {2: [START_D | {ROW}]}).is_sequential()
+    assert not History(START_D, events, {2: [START_D]}).is_sequential()
+
+
+def test_actors_that_do_not_end_are_told():
+    scheduler = Scheduler(0)
+
+    def act() -> None:
+        while True:
+            scheduler.pause()
+
+    with pytest.raises(NoEnd):
+        scheduler.run([act], [0.0])
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_each_fault_is_met(fate):
+    made = Program("0", ((("append_d", (ROW,)), ("read_d",)), (("compact", "d"),)), (Fault(0, 9, fate),), (0.0, 0.0))
+    shown(made)
+    assert simulation.run(made).met == 1
