@@ -454,6 +454,42 @@ def test_rows_that_others_append_meanwhile_stay_and_a_merge_looks_again(con, mon
     assert con.sql("SELECT s FROM d WHERE i = 7").rows() == [("m",), ("m",)]
 
 
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_two_updates_do_not_each_miss_what_the_other_one_makes(con, monkeypatch, is_indexed):
+    from kartosql.statements import row_changes
+
+    write, met = row_changes.append_to_dataset, []
+
+    def late(*args, **keywords):
+        if not met:
+            met.append(True)
+            con.sql("UPDATE d SET s = 'a' WHERE s = 'c'")  # in the other partition
+        return write(*args, **keywords)
+
+    if is_indexed:
+        con.create_index("d", "s")
+    monkeypatch.setattr(row_changes, "append_to_dataset", late)
+    con.sql("UPDATE d SET s = 'c' WHERE s = 'a'")
+    assert sorted(con.sql("SELECT i, s FROM d WHERE i IN (1, 3)").rows()) == [(1, "c"), (3, "c")]
+
+
+def test_changes_of_partitions_that_the_condition_names_are_not_begun_again(con, monkeypatch):
+    from kartosql.statements import row_changes
+
+    write, met = row_changes.append_to_dataset, []
+
+    def late(*args, **keywords):
+        met.append(True)
+        if len(met) == 1:
+            con.sql("UPDATE d SET s = 'z' WHERE p = 1 AND i = 3")
+        return write(*args, **keywords)
+
+    monkeypatch.setattr(row_changes, "append_to_dataset", late)
+    con.sql("UPDATE d SET s = 'x' WHERE p = 0 AND i = 1")
+    assert len(met) == 2
+    assert sorted(con.sql("SELECT i, s FROM d WHERE i IN (1, 3)").rows()) == [(1, "x"), (3, "z")]
+
+
 def test_a_change_that_others_are_always_faster_than_ends_with_their_commit(con, monkeypatch):
     from kartosql.statements import row_changes
 

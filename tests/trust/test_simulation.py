@@ -123,3 +123,16 @@ def test_each_fault_is_met(fate):
     made = Program("0", ((("append_d", (ROW,)), ("read_d",)), (("compact", "d"),)), (Fault(0, 9, fate),), (0.0, 0.0))
     shown(made)
     assert simulation.run(made).met == 1
+
+
+# Programs that failed once.
+FOUND = {
+    "updates read what the other one changes": (
+        Program("k0", ((("update_d", ("s", "s0"), "s2"),), (("update_d", ("s", "s2"), "s0"),)), (), (0.0, 0.0))
+    )
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_programs_that_failed_once(name):
+    shown(FOUND[name])

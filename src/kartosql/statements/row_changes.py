@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from kartosql.errors import ConcurrentCommit, KartosqlError, Span, SqlError
 from kartosql.formats.kartothek.cube import CubeMember
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.partition_table import PartitionTable
+from kartosql.indexes.index import PARTITION_KEY
 from kartosql.plan.reader import may_tell_time
 from kartosql.query import SelectQuery
 from kartosql.session import Request
@@ -155,8 +157,8 @@ class _RowChange:
     def select(self, now: DatasetTable) -> Sequence[str]:
         """Return the labels of replaced files; raises ``concurrent-commit`` if others changed what was read."""
         labels = [self._table.labels[f] for f in self.files]
-        known = set(now.labels) if labels or self._reads_all else set()
-        if not known.issuperset(labels) or (self._reads_all and known != set(self._table.labels)):
+        read, known = {self._table.labels[f] for f in (*self.files, *self._read)}, set(now.labels)
+        if not known.issuperset(read) or (self._reads_all and known != set(self._table.labels)):
             raise ConcurrentCommit(
                 f"Dataset {self._table.uuid!r}: {self._operation.name} cannot be committed, as others changed "
                 "what it had read",
@@ -262,6 +264,11 @@ class _RowChange:
         """Return the number of rows of each action by file and, in a MERGE, by the row of the source."""
         where, row, action = self._found()
         parts = self._query(f"SELECT 1 AS one{self._from()}{where}", self._shown).scan.occurrences[0].parts
+        left = [
+            s.left for p in parts for s in takewhile(lambda s: s.by == PARTITION_KEY, p.steps) if s.left is not None
+        ]
+        # An index that leaves out a file says nothing of what others put in its place.
+        self._read = left[-1] if left else range(len(self._table.labels))
         table = numbered(self._part, parts[0].files if parts else ())
         items = f"SELECT {self._rows}.{FILE} AS file, {row} AS row, {action} AS action, count(*) AS count"
         hits = self._query(f"{items}{self._from()}{where} GROUP BY ALL", table).arrow()
