@@ -34,7 +34,7 @@ from kartosql.predicate.tree import (
     moment_of,
     to_float32,
 )
-from kartosql.sql.tree import MAX_DIGITS, constants_in, number_of, operands
+from kartosql.sql.tree import CONSTANT, MAX_DIGITS, number_of, operands
 
 MAX_TEXT = 1_000_000
 MAX_DEPTH = 200
@@ -341,7 +341,7 @@ def _negative(value: Any) -> Value | None:
 def _constants(text: str) -> tuple[Value, ...] | None:
     """Return the constants of a long list that the parser held together, None where engines may differ."""
     found: list[Value | None] = []
-    for item in constants_in(text):
+    for item in CONSTANT.findall(text):
         if item.startswith("'"):
             found.append(_text(item[1:-1].replace("''", "'")))
         else:

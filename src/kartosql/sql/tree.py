@@ -35,12 +35,12 @@ _QUOTED = (
     TokenType.BYTE_STRING,
     TokenType.NATIONAL_STRING,
 )
-_CONSTANT = r"(?:[+-]?\d++(?:\.\d++)?(?![\w.])|'(?:[^']++|'')*+')"
+CONSTANT = re.compile(r"(?:[+-]?\d++(?:\.\d++)?(?![\w.])|'(?:[^']++|'')*+')")  # of a long list
 # What may hide a quote or a list, each from its beginning.
 _PARTS = re.compile(
     rf"""(?P<comment>/\*)|(?<!\w)(?P<heredoc>\$(?:[^\W\d]\w*+)?\$)|(?<!\w)e'(?:[^'\\]|\\.|'')*+'"""
     rf"""|'[^']*+'|"[^"]*+"|--[^\n\r]*+"""
-    rf"""|\bIN\s*+\(\s*+(?P<list>{_CONSTANT}(?:\s*+,\s*+{_CONSTANT}){{{LONG_LIST - 1},}}+)\s*+\)""",
+    rf"""|\bIN\s*+\(\s*+(?P<list>{CONSTANT.pattern}(?:\s*+,\s*+{CONSTANT.pattern}){{{LONG_LIST - 1},}}+)\s*+\)""",
     re.IGNORECASE | re.DOTALL,
 )
 _COMMENT_ENDS = re.compile(r"/\*|\*/")
@@ -137,11 +137,6 @@ def cleaned(text: str, tokens: list[Token]) -> tuple[str, list[Token]]:
         at = max(at, token.end + 1)
     text = "".join([*pieces, _blank(text[at:])])
     return text, tokens_of(text) if odd else tokens
-
-
-def constants_in(text: str) -> list[str]:
-    """Return the constants of a long list, each as it is written."""
-    return re.findall(_CONSTANT, text)
 
 
 def number_of(text: str) -> int | float | None:

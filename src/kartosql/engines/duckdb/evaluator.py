@@ -18,7 +18,7 @@ from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.shared_cells import DuckCells
 from kartosql.engines.duckdb.statement import LATE, EngineSession, FileAccess
 from kartosql.engines.duckdb.types import SIGNED, TIMESTAMPS, UNSIGNED, literal, quote, sql_of, sql_type
-from kartosql.errors import FormatError, StoreError
+from kartosql.errors import FormatError, Span, StoreError
 from kartosql.indexes.index import Candidates, Files, ValueCondition
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
 from kartosql.plan.names import Occurrence
@@ -35,6 +35,7 @@ from kartosql.predicate.tree import (
     may_hold_for_null,
     parameters_for,
 )
+from kartosql.sql.tree import CONSTANT, CONSTANTS, Edit, edited, parts_of
 from kartosql.tables.statistics import ColumnBounds, TableStatistics, is_told, statistics_of
 from kartosql.tables.table import FileTable, shown_data
 
@@ -55,16 +56,17 @@ _STAR_PARTS = (
 _CLASSES = _COMPARING | {"CASE", "COLLATE", "FUNCTION"}
 
 
-# A long list of literals after IN; all that stands in quotes is passed over as a whole.
-_ITEM = r"(?:'(?:[^']++|'')*+'|[+-]?\d++)"
-_TOKENS = re.compile(
-    r"'(?:[^']++|'')*+'|\"(?:[^\"]++|\"\")*+\"|"
-    rf"(?P<before>\bIN\s*+\(\s*+)(?P<items>{_ITEM}(?:\s*+,\s*+{_ITEM}){{50,}}+)(?=\s*+\))",
-    re.IGNORECASE,
-)
+# Where one of these stands, no list is looked for.
 _OTHER_QUOTES = re.compile(r"--|/\*|\\|\$\w*\$")
 _LONG = 2_000
 _HELD = re.compile("kartosql_values_[0-9a-f]{32}")
+
+
+def _long_lists(predicate: str) -> list[Span]:
+    """Return the places of the long lists of constants after IN in a long text."""
+    if len(predicate) < _LONG or _OTHER_QUOTES.search(predicate):
+        return []
+    return [(start, end) for start, (end, kind, _) in parts_of(predicate).items() if kind == CONSTANTS]
 
 
 def shortened(predicate: str) -> tuple[str, tuple[str, ...]]:
@@ -72,13 +74,10 @@ def shortened(predicate: str) -> tuple[str, tuple[str, ...]]:
 
     Parsing a list takes much longer than comparing its text.
     """
-    lists: list[str] = []
-
-    def cut(match: re.Match[str]) -> str:
-        lists.append(match["items"])
-        return match["before"] + match["items"][: re.match(_ITEM, match["items"]).end()]  # type: ignore[union-attr]
-
-    return _replaced(predicate, cut), tuple(lists)
+    spans = _long_lists(predicate)
+    lists = tuple(predicate[start:end] for start, end in spans)
+    firsts = (text[: found.end()] for text in lists if (found := CONSTANT.match(text)))
+    return edited(predicate, zip(spans, firsts, strict=True)), lists
 
 
 def with_lists(predicate: str, operand: str, replace: Callable[[list[str]], str | None]) -> str:
@@ -87,21 +86,13 @@ def with_lists(predicate: str, operand: str, replace: Callable[[list[str]], str 
     ``operand`` is a pattern. ``replace`` gets the literals and returns what to put in their
     place, None to leave them.
     """
-    tested = re.compile(rf"\(\s*(?:{operand})\s+(?:NOT\s+)?$", re.IGNORECASE)
-
-    def taken(match: re.Match[str]) -> str:
-        is_tested = tested.search(predicate[max(0, match.start() - 100) : match.start()])
-        found = replace(re.findall(_ITEM, match["items"])) if is_tested else None
-        return match[0] if found is None else match["before"] + found
-
-    return _replaced(predicate, taken)
-
-
-def _replaced(predicate: str, replace: Callable[[re.Match[str]], str]) -> str:
-    """Return a predicate with its long lists of literals replaced."""
-    if len(predicate) < _LONG or _OTHER_QUOTES.search(predicate):
-        return predicate
-    return _TOKENS.sub(lambda match: match[0] if match["items"] is None else replace(match), predicate)
+    tested = re.compile(rf"\(\s*(?:{operand})\s+(?:NOT\s+)?IN\s*\(\s*$", re.IGNORECASE)
+    edits: list[Edit] = []
+    for start, end in _long_lists(predicate):
+        if tested.search(predicate[max(0, start - 100) : start]):
+            found = replace(CONSTANT.findall(predicate[start:end]))
+            edits += [] if found is None else [((start, end), found)]
+    return edited(predicate, edits)
 
 
 # Literals that are one token each, by whatever precedes them; what may hide one is passed over, or odd.
@@ -164,7 +155,7 @@ def literals(items: list[str], *, texts: bool, integers: bool) -> list[str] | li
     """Return the values of literals if all are texts or all are integers, and these are asked for."""
     if texts and all(i.startswith("'") for i in items):
         return [i[1:-1].replace("''", "'") for i in items]
-    if integers and all(len(i) < 19 and not i.startswith("'") for i in items):
+    if integers and all(len(i) < 19 and i[0] != "'" and "." not in i for i in items):
         return list(map(int, items))
     return None
 
