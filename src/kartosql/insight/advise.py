@@ -36,7 +36,7 @@ from kartosql.sql.statements import Advise
 from kartosql.tables.names import quote_identifier, quote_if_needed
 from kartosql.tables.table import FileTable, Table, arrow_table, file_table
 from kartosql.text import markup
-from kartosql.text.report import Report, counted, human_bytes, one_line, percent, table_of
+from kartosql.text.report import Report, counted, human_bytes, one_line, percent
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.datasets import ORIGINALS_REFUSE
 from kartosql.write.files import ROW_GROUP_ROWS
@@ -549,13 +549,10 @@ def _is_ordered(footers: Sequence[Any], column: str) -> bool:
 class Advised(Report):
     """What was found about a query: ``facts`` say what it reads and why, ``advice`` what would help, best first."""
 
+    listed = "advice", Recommendation
     sql: str
     facts: tuple[str, ...]
     advice: tuple[Recommendation, ...]
-
-    def table(self) -> pa.Table:
-        """Return one row per recommendation."""
-        return table_of(self.advice, Recommendation)
 
     def __str__(self) -> str:
         lines = [one_line(fact, 300) for fact in self.facts]

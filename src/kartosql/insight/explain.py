@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.errors import SqlError, shorten
@@ -23,7 +22,7 @@ from kartosql.store import Files
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Part, Table
 from kartosql.text import markup
-from kartosql.text.report import Report, counted, grid, human_bytes, one_line, table_of
+from kartosql.text.report import Report, counted, grid, human_bytes, one_line
 
 MAX_FOOTERS = 200
 
@@ -128,6 +127,7 @@ class Cost(Report):
     bytes of the files.
     """
 
+    listed = "items", Item
     items: tuple[Item, ...]
     planning: dict[str, int]
     limit: int | None
@@ -159,10 +159,6 @@ class Cost(Report):
             "planning": self.planning,
             "items": super().to_dict()["items"],
         }
-
-    def table(self) -> pa.Table:
-        """Return one row per dataset that is opened."""
-        return table_of(self.items, Item)
 
     def _summary(self) -> list[str]:
         files = sum(i.files for i in self.items)
@@ -260,12 +256,9 @@ class Verdict:
 class Why(Report):
     """The verdicts on the files that a name stands for."""
 
+    listed = "verdicts", Verdict
     name: str
     verdicts: tuple[Verdict, ...]
-
-    def table(self) -> pa.Table:
-        """Return one row per verdict."""
-        return table_of(self.verdicts, Verdict)
 
     def __str__(self) -> str:
         lines = []

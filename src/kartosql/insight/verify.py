@@ -28,7 +28,7 @@ from kartosql.store import Store
 from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
-from kartosql.text.report import Report, counted, grid, human_bytes, human_seconds, one_line, table_of
+from kartosql.text.report import Report, counted, grid, human_bytes, human_seconds, one_line
 from kartosql.text.version import VERSION
 
 TOLERANCE = 1e-9  # relative, of floating point numbers that were summed in another order
@@ -259,6 +259,7 @@ class Certificate(Report):
     not determine its answer, or the data changed meanwhile.
     """
 
+    listed = "answers", VerifiedAnswer
     sql: str
     store: str
     time: str
@@ -276,10 +277,6 @@ class Certificate(Report):
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as JSON-able dictionary."""
         return {**super().to_dict(), "tables": [{"table": name, "files": count} for name, count in self.tables]}
-
-    def table(self) -> pa.Table:
-        """Return one row per answer."""
-        return table_of(self.answers, VerifiedAnswer)
 
     def _rows(self) -> list[list[str]]:
         return [

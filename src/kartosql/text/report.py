@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kartosql.text.escape import escaped, width
 
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """A report, a data class: ``str()`` is plain text, and notebooks show the HTML."""
+    """A report, a data class: ``str()`` is plain text, and notebooks show the HTML.
+
+    ``listed`` names the field with its items, which are the rows of its table, and their data class.
+    """
+
+    listed: ClassVar[tuple[str, type]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able dictionary."""
@@ -22,7 +27,8 @@ class Report:
 
     def table(self) -> pa.Table:
         """Return it as a table with a column per fact."""
-        raise NotImplementedError
+        name, kind = self.listed
+        return table_of(getattr(self, name), kind)
 
     def html(self) -> str:
         """Return it as a piece of HTML, everything escaped and without anything from elsewhere."""
