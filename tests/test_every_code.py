@@ -19,6 +19,8 @@ from codes import error_codes
 from kartosql import dbapi, errors
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError
+from kartosql.sql.parse import tokenize
+from kartosql.sql.statement_policy import check_caps
 
 TESTS = Path(__file__).resolve().parent
 ERRORS = (TESTS.parent / "docs" / "errors.md").read_text("utf-8")
@@ -216,6 +218,7 @@ RAISED: dict[str, Callable[[World], object]] = {
     "several-statements": lambda w: w.sql("SELECT 1; SELECT 2"),
     "statement-too-long": lambda w: w.sql(f"SELECT '{'x' * 1_000_001}'"),
     "statement-too-deep": lambda w: w.sql(f"SELECT {'(' * 150}1{')' * 150}"),
+    "statement-too-complex": lambda w: check_caps(tokenize("(SELECT 1)" * 201), ""),
     "not-supported": lambda w: w.sql("PRAGMA version"),
     "not-allowed": lambda w: w.sql("SET temp_directory = '/'"),
     "function-not-allowed": lambda w: w.sql("SELECT getenv('HOME')"),

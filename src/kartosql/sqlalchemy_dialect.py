@@ -1,4 +1,6 @@
-"""The dialect of SQLAlchemy, ``kartosql:///folder`` or ``kartosql:///s3://bucket/prefix``, over the DB-API module.
+"""Dialects of SQLAlchemy: ``kartosql:///folder`` or ``kartosql:///s3://bucket/prefix``, over the DB-API module.
+
+``kartosql+flight://:TOKEN@host:port`` asks a server by ADBC, with ``?tls=true`` over TLS.
 
 Statements commit by themselves (isolation level AUTOCOMMIT): commit and rollback do nothing. Options of
 ``kartosql.connect`` stand behind a question mark: ``kartosql:///folder?read_only=true&memory_limit=1GB``.
@@ -149,6 +151,34 @@ class KartosqlDialect(DefaultDialect):
         return []
 
     get_indexes = get_unique_constraints = get_check_constraints = get_foreign_keys
+
+
+class KartosqlFlightDialect(KartosqlDialect):
+    """The same over ``kartosql serve``, by ADBC's driver of Flight SQL."""
+
+    driver = "flight"
+    supports_statement_cache = True
+
+    @classmethod
+    def import_dbapi(cls) -> Any:
+        """Return ADBC's DB-API module."""
+        from adbc_driver_flightsql import dbapi
+
+        return dbapi
+
+    def create_connect_args(self, url: URL) -> Any:
+        """Return the arguments of ADBC's ``connect``; raises ArgumentError for a URL without a host and a port."""
+        options = {name: _option(str(value)) for name, value in url.query.items()}
+        if not (url.host and url.port) or url.database or not options.keys() <= {"tls"}:
+            raise ArgumentError("Write kartosql+flight://:TOKEN@host:port, with ?tls=true for TLS.")
+        header = {"adbc.flight.sql.authorization_header": f"Bearer {url.password}"} if url.password else {}
+        scheme = "grpc+tls" if options.get("tls") else "grpc"
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        return [f"{scheme}://{host}:{url.port}"], {"db_kwargs": header, "autocommit": True}
+
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        """Run a statement, as a prepared one where it has parameters."""
+        cursor.execute(statement, parameters or None)
 
 
 def _type_of(text: str) -> Any:

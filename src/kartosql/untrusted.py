@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
@@ -41,6 +41,7 @@ OVERTIME = 0.5  # after which a worker that does not stop by itself is ended
 TICK = 0.01  # between two looks at the memory of a worker
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CHUNK = 1 << 20
+Cancelled = Callable[[], bool]  # whether who asked wants no answer any more
 
 
 class WorkerReport(Mapping[str, Any]):
@@ -112,6 +113,7 @@ class Worker:
         )
         self._is_ready = False
         self._is_stopped = False
+        self._is_cancelled: Cancelled = _never
         self._send({"connection": {**connection, **settings}, "memory": limits.memory, "owner": os.getpid()})
 
     @property
@@ -119,14 +121,17 @@ class Worker:
         """Whether it can run a statement."""
         return self._process.poll() is None
 
-    def run(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Table | None]:
+    def run(self, request: Mapping[str, Any], is_cancelled: Cancelled) -> tuple[dict[str, Any], pa.Table | None]:
         """Return what the worker answers: a header, and rows if there are any.
 
         Raises ``timeout``, ``out-of-memory``, ``limit-exceeded``, ``interrupted`` and ``worker-lost``, after which
         the worker is gone.
         """
+        self._is_cancelled = is_cancelled
         if not self._is_ready:
-            self._header(time.monotonic() + START_SECONDS)
+            if (header := self._header(time.monotonic() + START_SECONDS)).get("error"):
+                self.close()
+                return header, None
             self._is_ready = True
         end = time.monotonic() + request.get("limits", {}).get("timeout", self._limits.seconds) + OVERTIME
         self._send(request)
@@ -200,6 +205,9 @@ class Worker:
 
     def _check(self, end: float) -> None:
         limits = self._limits
+        if self._is_cancelled():
+            self._is_stopped = True
+            raise self._ended(self._lost())
         if time.monotonic() > end:
             message = f"The statement took longer than the limit of {limits.seconds:g} s."
             raise self._ended(LimitError(message, code="timeout", hint="Narrow the conditions, or raise timeout."))
@@ -219,6 +227,10 @@ class Worker:
     def _ended(self, error: KartosqlError) -> KartosqlError:
         self.close()
         return error
+
+
+def _never() -> bool:
+    return False
 
 
 def memory_of(process: int | str) -> tuple[int, int]:
@@ -283,13 +295,13 @@ class UntrustedConnection:
             raise UsageError("Untrusted SQL runs on DuckDB.", code="not-allowed")
         return self.answer({"sql": text, "parameters": parameters})
 
-    def answer(self, request: Mapping[str, Any]) -> Query:
-        """Return the result of a statement ``sql`` with ``parameters``.
+    def answer(self, request: Mapping[str, Any], is_cancelled: Cancelled = _never) -> Query:
+        """Return the result of a statement ``sql`` with ``parameters``; it is stopped when ``is_cancelled`` says so.
 
         ``limits`` are narrower ones, ``rows`` how many are wanted, of which one more may come, ``tables`` those that
         it may be about, and ``describe`` asks for the columns alone.
         """
-        header, table = self._run(request)
+        header, table = self._run(request, is_cancelled)
         report = header.get("report")
         known: Any = WorkerReport(report, str(header.get("text", ""))) if isinstance(report, dict) else None
         return Query(table, header.get("types"), report=known, stats=header.get("stats"))
@@ -319,11 +331,19 @@ class UntrustedConnection:
         for worker in idle:
             worker.close()
 
-    def _run(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Table | None]:
+    def _run(
+        self, request: Mapping[str, Any], is_cancelled: Cancelled = _never
+    ) -> tuple[dict[str, Any], pa.Table | None]:
         if not isinstance(request["sql"], str):
             raise errors.SqlError(f"A statement is text, not {type(request['sql']).__name__}.", code="invalid-argument")
-        with self._free, self._taken() as worker:
-            header, table = worker.run(request)
+        while not self._free.acquire(timeout=0.1):
+            if is_cancelled():
+                raise ExecutionError("The statement was interrupted.", code="interrupted")
+        try:
+            with self._taken() as worker:
+                header, table = worker.run(request, is_cancelled)
+        finally:
+            self._free.release()
         if (error := header.get("error")) is not None:
             raise _error(error)
         return header, table
@@ -334,6 +354,9 @@ class UntrustedConnection:
             if self._is_closed:
                 raise UsageError("The connection is closed.", code="connection-closed")
             worker = self._idle.pop() if self._idle else Worker(self._connection, self._limits)
+            if not worker.is_alive:  # as after the system took its memory
+                worker.close()
+                worker = Worker(self._connection, self._limits)
             self._busy.add(worker)
         try:
             yield worker

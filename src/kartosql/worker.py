@@ -27,10 +27,13 @@ from kartosql.errors import KartosqlError, LimitError, SqlError
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request
+from kartosql.sql.parse import tokenize
+from kartosql.sql.statement_policy import check_caps
 from kartosql.sql.statements import Attach, Describe, Detach, Reset, Select, Set, Show, Statement, Verify, Write
 from kartosql.statements import run
 from kartosql.untrusted import memory_of
 
+_SHORT = 1_000  # characters, in which nothing can be that many
 SLACK = 400_000_000  # bytes of address space for stacks and libraries that are loaded later
 
 
@@ -53,7 +56,11 @@ def main() -> None:
 
 def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> None:
     """Answer statements until the input ends, or so much memory is held that another process goes on better."""
-    connection = connect(read_only=True, attach=False, **first["connection"])
+    try:
+        connection = connect(read_only=True, attach=False, **first["connection"])
+    except KartosqlError as e:  # as of a store that went away
+        _answer(answers, _told(e), None)
+        return
     _warm(connection)
     given = connection.settings
     _limit(first["memory"])
@@ -64,8 +71,7 @@ def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> Non
         try:
             header, data = _run(connection, {**request, "settings": given}, first["memory"] // 4)
         except KartosqlError as e:
-            # Of names that are not known all are told in the message of the one error.
-            header, data = {"error": {**e.to_dict(), "class": type(e).__name__, "sql": e.sql}}, None
+            header, data = _told(e), None
         except MemoryError:
             os._exit(1)
         is_last = memory_of("self")[1] - idle > (first["memory"] - idle) // 2
@@ -80,6 +86,11 @@ def _message(source: BinaryIO) -> dict[str, Any] | None:
     return found
 
 
+def _told(error: KartosqlError) -> dict[str, Any]:
+    # Of names that are not known all are told in the message of the one error.
+    return {"error": {**error.to_dict(), "class": type(error).__name__, "sql": error.sql}}
+
+
 def _answer(to: BinaryIO, header: Mapping[str, Any], data: pa.Buffer | None) -> None:
     text = json.dumps({**header, "bytes": 0 if data is None else data.size}, default=str).encode()
     to.write(len(text).to_bytes(8, "little") + text)
@@ -90,6 +101,8 @@ def _answer(to: BinaryIO, header: Mapping[str, Any], data: pa.Buffer | None) -> 
 
 def _run(connection: Connection, request: Mapping[str, Any], limit: int) -> tuple[dict[str, Any], pa.Buffer | None]:
     text, parameters = request["sql"], request["parameters"]
+    if len(text) > _SHORT:
+        check_caps(tokenize(text), text)
     statement = connection._session.parse(text)
     if isinstance(statement, Write | Set | Reset | Attach | Detach):
         raise SqlError(

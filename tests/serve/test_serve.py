@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pyarrow as pa
 import pytest
@@ -51,7 +56,7 @@ def server(store, tmp_path_factory):
     with process:
         lines = [line.split() for line in iter(process.stdout.readline, "ready\n") if line]
         assert [line[0] for line in lines] == ["flight", "http", "mcp"]
-        yield {**dict(lines), "log": log}
+        yield {**dict(lines), "log": log, "tokens": tokens, "process": process}
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     end.cancel()
@@ -241,3 +246,270 @@ def test_a_token_in_each_line_is_a_client(tmp_path):
 def test_other_addresses_need_tokens(store):
     with pytest.raises(KartosqlError, match="can be reached by others"):
         serve([str(store), "--host", "0.0.0.0"])
+
+
+ENDLESS = "SELECT count(*) FROM range(1000000000) a, range(1000000) b"
+
+
+@contextlib.contextmanager
+def _adbc(server, token=OWNER):
+    dbapi = pytest.importorskip("adbc_driver_flightsql.dbapi")
+    options = {"adbc.flight.sql.authorization_header": f"Bearer {token}"}
+    with dbapi.connect(server["flight"], db_kwargs=options, autocommit=True) as con, con.cursor() as cursor:
+        yield con, cursor
+
+
+def _all(cursor, sql):
+    cursor.execute(sql)
+    return cursor.fetchall()
+
+
+def _wait_for_statements(server, count):
+    """Wait until so many statements run."""
+    end = time.monotonic() + 60
+    while f"kartosql_active {count}\n".encode() not in _ask(server, "GET", "/metrics")[1]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_types_of_columns_are_told_for_each_table(server):
+    with _adbc(server) as (con, _):
+        wanted = pa.schema([("k", pa.int64()), ("p", pa.int64()), ("s", pa.string())])
+        found = con.adbc_get_table_schema("t", db_schema_filter="main")
+        assert sorted((f.name, f.type) for f in found) == sorted((f.name, f.type) for f in wanted)
+        catalog = con.adbc_get_objects(depth="tables", table_name_filter="h%").read_all().to_pylist()[0]
+        assert catalog["catalog_name"] == "kartosql"
+        assert [t["table_name"] for s in catalog["catalog_db_schemas"] for t in s["db_schema_tables"]] == ["hidden"]
+
+
+_TWO = pa.record_batch({"k": [1, 2]})
+
+
+def test_parameters_of_all_types_come_back_as_they_were(server):
+    values = [7, 1.5, "x'; --", None, b"\x00\xff", True]
+    with _adbc(server) as (_, cursor):
+        cursor.execute("SELECT ?, ?, ?, ?, ?, ?", values)
+        assert cursor.fetchall() == [tuple(values)]
+        for ask, values, code in ((cursor.executemany, [[3]], "not-allowed"), (cursor.execute, _TWO, "invalid-param")):
+            with pytest.raises(Exception, match=code):
+                ask("SELECT k FROM t WHERE k = ?", values)
+
+
+def test_a_statement_is_cancelled_by_adbc_and_the_next_one_answered(server):
+    with _adbc(server) as (_, cursor):
+        found = []
+
+        def run():
+            with pytest.raises(Exception, match=r"(?i)cancel|interrupted") as caught:
+                _all(cursor, ENDLESS)
+            found.append(caught.value)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        _wait_for_statements(server, 1)
+        cursor.adbc_cancel()
+        thread.join(30)
+        assert len(found) == 1
+        _wait_for_statements(server, 0)  # long before its timeout
+        cursor.execute("SELECT 1 AS a")
+        assert cursor.fetchall() == [(1,)]
+
+
+def test_sqlalchemy_and_pandas_ask_the_server_as_they_ask_a_store(server):
+    sa, pd = pytest.importorskip("sqlalchemy"), pytest.importorskip("pandas")
+    pytest.importorskip("adbc_driver_flightsql")
+    sa.dialects.registry.register("kartosql.flight", "kartosql.sqlalchemy_dialect", "KartosqlFlightDialect")
+    engine = sa.create_engine(server["flight"].replace("grpc://", f"kartosql+flight://:{OWNER}@"))
+    assert (sa.inspect(engine).get_table_names(), sa.inspect(engine).get_view_names()) == (["hidden", "t"], ["v"])
+    t = sa.Table("t", sa.MetaData(), autoload_with=engine)
+    with engine.connect() as con:
+        found = con.execute(sa.select(t.c.s).where(t.c.k.in_([3, 5])).order_by(t.c.k).limit(1)).fetchall()
+        assert found == [("x3",)]
+        with pytest.raises(sa.exc.ProgrammingError, match="not-allowed"):
+            con.execute(sa.delete(t).where(t.c.k == 1))
+    assert pd.read_sql("SELECT k FROM t WHERE k < 2 ORDER BY k", engine)["k"].tolist() == [0, 1]
+    engine.dispose()
+    for wrong in ("kartosql+flight://", "kartosql+flight://host", "kartosql+flight://host:1/path"):
+        with pytest.raises(sa.exc.ArgumentError, match="kartosql\\+flight"):
+            sa.create_engine(wrong).connect()
+
+
+def _flight(server, token=OWNER):
+    flight = pytest.importorskip("pyarrow.flight")
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
+    return flight, flight.connect(server["flight"]), options
+
+
+def _statement(flight, sql):
+    from kartosql.serve.flight import PREFIX, _message
+
+    command = _message(f1=(PREFIX + "CommandStatementQuery").encode(), f2=_message(f1=sql.encode()))
+    return flight.FlightDescriptor.for_command(command)
+
+
+def test_the_action_cancel_stops_the_statement_of_its_ticket_alone(server):
+    from kartosql.serve.flight import _message
+
+    flight, client, options = _flight(server)
+    with client:
+        info = client.get_flight_info(_statement(flight, ENDLESS), options)
+        other = client.get_flight_info(_statement(flight, ENDLESS), options)
+        found = []
+
+        def run():
+            with pytest.raises(pa.ArrowException, match="interrupted") as caught:
+                client.do_get(info.endpoints[0].ticket, options).read_all()
+            found.append(caught.value)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        _wait_for_statements(server, 1)
+        cancel = lambda of: next(  # noqa: E731
+            client.do_action(flight.Action("CancelFlightInfo", _message(f1=of.serialize())), options)
+        ).body.to_pybytes()
+        assert cancel(other) == b"\x08\x03"  # there is nothing to cancel
+        assert cancel(info) == b"\x08\x02"
+        thread.join(30)
+        assert len(found) == 1
+
+
+def test_statements_of_clients_of_http_that_went_away_are_stopped(server):
+    host, port = server["http"].removeprefix("http://").split(":")
+    body = json.dumps({"sql": ENDLESS})
+    head = f"POST /sql HTTP/1.1\r\nAuthorization: Bearer {OWNER}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall((head + body).encode())
+        _wait_for_statements(server, 1)
+    _wait_for_statements(server, 0)
+
+
+def test_tickets_that_no_one_fetches_hold_nothing(server):
+    flight, client, options = _flight(server)
+    with client:
+        for _ in range(20):
+            client.get_flight_info(_statement(flight, "SELECT * FROM range(1000000)"), options)
+        assert client.do_get(flight.Ticket(_statement(flight, "SELECT 1 AS a").command), options).read_all()["a"][0]
+    _wait_for_statements(server, 0)
+
+
+MESSAGES = 3000 if os.environ.get("KARTOSQL_ABUSE") == "all" else 100
+
+
+def _damaged(random_, data):
+    """Return bytes that are damaged in a few places, cut off, or longer."""
+    found = bytearray(data)
+    for _ in range(random_.randint(1, 4)):
+        at = random_.randrange(len(found) + 1)
+        match random_.randrange(4):
+            case 0:
+                found[at : at + 1] = random_.randbytes(1)
+            case 1:
+                del found[at:]
+            case 2:
+                found[at:at] = random_.randbytes(random_.randint(1, 12))
+            case 3:
+                found[at:at] = b"\xff" * random_.randint(1, 11)
+    return bytes(found)
+
+
+def _said(call):
+    """Return the error that a call raises, as text; [] if there is none."""
+    try:
+        call()
+    except (pa.ArrowException, OSError) as e:
+        return str(e)
+    return "[]"
+
+
+def test_damaged_messages_of_flight_are_errors_with_a_code(server):
+    from kartosql.serve.flight import PREFIX, _message
+
+    flight, client, options = _flight(server)
+    random_ = random.Random(20)
+    names = ("CommandStatementQuery", "CommandGetTables", "CommandPreparedStatementQuery", "CommandGetSqlInfo")
+    commands = [_message(f1=(PREFIX + name).encode(), f2=_message(f1=b"SELECT 1 AS a", f4=b"TABLE")) for name in names]
+    with client:
+        info = client.get_flight_info(_statement(flight, "SELECT 1 AS a"), options)
+        for _ in range(MESSAGES):
+            data = _damaged(random_, random_.choice(commands))
+            calls = [
+                lambda d=data: client.get_flight_info(flight.FlightDescriptor.for_command(d), options),
+                lambda d=data: client.do_get(flight.Ticket(d), options).read_all(),
+                lambda d=data: list(client.do_action(flight.Action("CreatePreparedStatement", d), options)),
+                lambda: list(
+                    client.do_action(flight.Action("CancelFlightInfo", _damaged(random_, info.serialize())), options)
+                ),
+            ]
+            said = _said(random_.choice(calls))
+            assert "[" in said
+            assert "Traceback" not in said
+            assert ".py" not in said
+        assert client.do_get(info.endpoints[0].ticket, options).read_all().to_pylist() == [{"a": 1}]
+
+
+def test_damaged_requests_of_http_and_json_rpc_are_errors_and_leave_the_server_alone(server):
+    host, port = server["http"].removeprefix("http://").split(":")
+    random_ = random.Random(20)
+    call = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "query", "arguments": {"sql": "SELECT 1"}},
+    }
+    bodies = [("/sql", json.dumps({"sql": "SELECT ?", "parameters": [1]})), ("/mcp", json.dumps(call))]
+    more = f"Host: x\r\nAuthorization: Bearer {OWNER}\r\nConnection: close"
+    for _ in range(MESSAGES):
+        path, body = random_.choice(bodies)
+        data = _damaged(random_, body.encode()) if random_.random() < 0.7 else body.encode()
+        head = f"POST {path} HTTP/1.1\r\n{more}\r\nContent-Length: {len(data)}\r\n"
+        head_data = _damaged(random_, head.encode()) if random_.random() < 0.3 else head.encode()
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(head_data + b"\r\n" + data)
+            if head_data != head.encode():  # which may announce more than there is
+                connection.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda c=connection: c.recv(65536), b""))
+        assert b"Traceback" not in answer
+        if head_data == head.encode():
+            assert answer.startswith(b"HTTP/1.1 ")
+    assert _ask(server, "POST", "/sql", {"sql": "SELECT 1 AS a"})[1]["rows"] == [[1]]
+
+
+def test_slow_clients_hold_up_no_other(server):
+    host, port = server["http"].removeprefix("http://").split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):
+            connection = stack.enter_context(socket.create_connection((host, int(port))))
+            connection.sendall(b"POST /sql HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+        assert _ask(server, "POST", "/sql", {"sql": "SELECT 1 AS a"})[1]["rows"] == [[1]]
+
+
+def test_tokens_that_are_taken_out_of_the_file_are_refused_after_sighup(server):
+    text = server["tokens"].read_text()
+    new = text.replace(GUEST, "another-token-of-the-guest")
+    for content, status in ((new, 401), ("[broken", 401), (text, 200)):
+        server["tokens"].write_text(content)
+        server["process"].send_signal(signal.SIGHUP)
+        end = time.monotonic() + 60
+        while _ask(server, "GET", "/tables", token=GUEST)[0] != status:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+def test_a_store_that_goes_away_is_an_error_and_answers_when_it_is_back(tmp_path):
+    (tmp_path / "s").mkdir()
+    with kartosql.connect(tmp_path / "s") as con:
+        con.sql("CREATE DATASET t AS SELECT 1 AS a")
+    with kartosql.connect(tmp_path / "s", untrusted=True) as connection:
+        service = Service(connection)
+        asked = Client("anyone"), "SELECT * FROM t"
+        assert service.query(*asked).rows() == [(1,)]
+        (tmp_path / "s").rename(tmp_path / "away")
+        for code in ("unknown-table", "store-not-found"):
+            with pytest.raises(KartosqlError) as caught:
+                service.query(*asked)
+            assert caught.value.code == code
+            for worker in connection._idle if code == "unknown-table" else ():
+                worker._process.kill()
+                worker._process.wait()
+        (tmp_path / "away").rename(tmp_path / "s")
+        assert service.query(*asked).rows() == [(1,)]

@@ -64,6 +64,8 @@ def serve(arguments: Sequence[str]) -> int:
             serve_stdio(Service(connection, None, log), sys.stdin, sys.stdout)
             return 0
         service = Service(connection, tokens, log)
+        if tokens is not None:
+            signal.signal(signal.SIGHUP, lambda *_: _read_again(service, given.token_file))
         certificates = None if given.tls_cert is None else (given.tls_cert, given.tls_key)
         _serve(given.host, given.port, given.http_port, service, certificates)
     return 0
@@ -72,6 +74,7 @@ def serve(arguments: Sequence[str]) -> int:
 def _serve(host: str, port: int, http_port: int, service: Service, certificates: tuple[str, str] | None) -> None:
     from kartosql.serve.http import HttpServer
 
+    sys.tracebacklimit = 0  # pyarrow shows clients the whole traceback of what is raised for them
     end = threading.Event()
     before = {number: signal.signal(number, lambda *_: end.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     shown = f"[{host}]" if ":" in host else host
@@ -94,6 +97,14 @@ def _serve(host: str, port: int, http_port: int, service: Service, certificates:
         http.server_close()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _read_again(service: Service, path: str) -> None:
+    """Let the tokens of a file be those that it has now, or leave them as they are where it cannot be read."""
+    try:
+        service.tokens = read_tokens(path)
+    except UsageError as e:
+        print(f"The tokens stay as they are: {e}", file=sys.stderr)
 
 
 def _flight(location: str, service: Service, certificates: tuple[str, str] | None) -> Any:

@@ -64,9 +64,22 @@ def _fields(data: bytes) -> dict[int, list[Any]]:
 
 def _text(fields: Mapping[int, list[Any]], number: int) -> str | None:
     try:
-        return bytes(fields[number][-1]).decode() if number in fields else None
-    except (ValueError, TypeError):
+        return _bytes(fields[number][-1]).decode() if number in fields else None
+    except ValueError:
         raise UsageError("A text of the message is no UTF-8.", code="invalid-request") from None
+
+
+def _bytes(value: Any) -> bytes:
+    """Return what a field of bytes holds; raises ``invalid-request`` for a number."""
+    if isinstance(value, bytes):
+        return value
+    raise UsageError("A field of the message is a number.", code="invalid-request")
+
+
+def _asking(sql: str) -> bytes:
+    """Return a ticket of a statement, which no other has."""
+    name = (PREFIX + "CommandStatementQuery").encode()
+    return _message(f1=name, f2=_message(f1=sql.encode(), f15=secrets.token_bytes(16)))
 
 
 def _message(**fields: bytes) -> bytes:
@@ -91,7 +104,7 @@ def _command(data: bytes) -> tuple[str, dict[int, list[Any]]]:
     name = _text(outer, 1) or ""
     if not name.startswith(PREFIX):
         raise UsageError("The command is none of Flight SQL.", code="invalid-request")
-    return name.removeprefix(PREFIX), _fields(bytes(outer.get(2, [b""])[-1]))
+    return name.removeprefix(PREFIX), _fields(_bytes(outer.get(2, [b""])[-1]))
 
 
 @dataclass
@@ -128,6 +141,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(location, middleware={"client": _Factory(service)}, tls_certificates=pairs)
         self._service = service
         self._prepared: OrderedDict[bytes, _Prepared] = OrderedDict()
+        self._tickets: dict[bytes, threading.Event] = {}  # of what runs, set to stop it
         self._lock = threading.Lock()
 
     # -- calls of Flight ----------------------------------------------------------------------------
@@ -139,7 +153,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             if name in ("CommandStatementQuery", "CommandPreparedStatementQuery"):
                 sql, parameters = self._statement(name, fields)
                 schema = self._service.describe(client, sql, parameters).schema
-                ticket = descriptor.command if parameters is None else self._kept(sql, parameters)
+                ticket = _asking(sql) if parameters is None else self._kept(sql, parameters)
             else:
                 schema, ticket = self._listing(client, name, fields).schema, descriptor.command
             return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
@@ -153,27 +167,32 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         with _translated():
             client, name, fields = self._asked(context, ticket.ticket)
             if name in ("CommandStatementQuery", "CommandPreparedStatementQuery"):
-                found = self._service.query(client, *self._statement(name, fields)).arrow()
+                with self._running(ticket.ticket) as is_cancelled:
+                    asked = (client, *self._statement(name, fields))
+                    found = self._service.query(*asked, lambda: is_cancelled.is_set() or context.is_cancelled()).arrow()
             else:
                 found = self._listing(client, name, fields)
             return flight.RecordBatchStream(found)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Bind the parameters of a prepared statement: the first row of what is sent."""
+        """Bind the parameters of a prepared statement: the one row that is sent."""
         with _translated():
             _, name, fields = self._asked(context, descriptor.command or b"")
             if name != "CommandPreparedStatementQuery":
                 raise UsageError("Statements that change something are not allowed here.", code="not-allowed")
-            handle = bytes(fields.get(1, [b""])[-1])
-            batches = (chunk.data for chunk in reader)
-            first = next((batch for batch in batches if batch.num_rows), None)
-            row = [] if first is None else [column[0].as_py() for column in first.columns]
+            handle = _bytes(fields.get(1, [b""])[-1])
+            row: list[Any] | None = None
+            for batch in (chunk.data for chunk in reader if chunk.data is not None and chunk.data.num_rows):
+                if row is not None or batch.num_rows > 1:
+                    hint = "Ask once for each row of parameters."
+                    raise UsageError("A statement has one row of parameters.", code="invalid-parameters", hint=hint)
+                row = [column[0].as_py() for column in batch.columns]
             with self._lock:
-                self._known(handle).parameters = row
+                self._known(handle).parameters = row or []
             writer.write(pa.py_buffer(_message(f1=handle)))
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
-        """Prepare a statement, or forget one."""
+        """Prepare a statement, forget one, or stop one that runs."""
         with _translated():
             client = self._client(context)
             body = action.body.to_pybytes()
@@ -189,13 +208,19 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 return iter([flight.Result(pa.py_buffer(_message(f1=name.encode(), f2=result)))])
             if action.type == "ClosePreparedStatement":
                 with self._lock:
-                    self._prepared.pop(bytes(_command(body)[1].get(1, [b""])[-1]), None)
+                    self._prepared.pop(_bytes(_command(body)[1].get(1, [b""])[-1]), None)
                 return iter([])
+            if action.type == "CancelFlightInfo":
+                return iter([flight.Result(pa.py_buffer(b"\x08" + bytes([self._cancel(body)])))])
             raise UsageError(f"There is no action {action.type!r}.", code="not-supported")
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Return the actions that there are."""
-        return [("CreatePreparedStatement", "prepare a statement"), ("ClosePreparedStatement", "forget one")]
+        return [
+            ("CreatePreparedStatement", "prepare a statement"),
+            ("ClosePreparedStatement", "forget one"),
+            ("CancelFlightInfo", "stop the statement of a FlightInfo"),
+        ]
 
     # -- what they ask for --------------------------------------------------------------------------
 
@@ -210,7 +235,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if name == "CommandStatementQuery":
             return _text(fields, 1) or "", None
         with self._lock:
-            found = self._known(bytes(fields.get(1, [b""])[-1]))
+            found = self._known(_bytes(fields.get(1, [b""])[-1]))
             return found.sql, found.parameters
 
     def _known(self, handle: bytes) -> _Prepared:
@@ -232,6 +257,29 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         handle = self._prepare(_Prepared(sql, parameters))
         name = (PREFIX + "CommandPreparedStatementQuery").encode()
         return _message(f1=name, f2=_message(f1=handle))
+
+    @contextmanager
+    def _running(self, ticket: bytes) -> Iterator[threading.Event]:
+        with self._lock:
+            event = self._tickets.setdefault(ticket, threading.Event())
+        try:
+            yield event
+        finally:
+            with self._lock:
+                self._tickets.pop(ticket, None)
+
+    def _cancel(self, request: bytes) -> int:
+        """Stop what runs for the tickets of a FlightInfo; return 2, cancelling, or 3 if there is none."""
+        found = False
+        for info in _fields(request).get(1, []):
+            for endpoint in _fields(_bytes(info)).get(3, []):
+                ticket = _fields(_bytes(_fields(_bytes(endpoint)).get(1, [b""])[-1])).get(1, [b""])[-1]
+                with self._lock:
+                    event = self._tickets.get(_bytes(ticket))
+                if event is not None:
+                    event.set()
+                    found = True
+        return 2 if found else 3
 
     def _listing(self, client: Client, name: str, fields: Mapping[int, list[Any]]) -> pa.Table:
         listings: dict[str, Callable[[], pa.Table]] = {
@@ -262,7 +310,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return _listed(columns, [(_CATALOG, name) for name in names])
 
     def _tables(self, client: Client, fields: Mapping[int, list[Any]]) -> pa.Table:
-        wanted, types = _text(fields, 3), {bytes(t).decode(errors="replace") for t in fields.get(4, [])}
+        wanted, types = _text(fields, 3), {_bytes(t).decode(errors="replace") for t in fields.get(4, [])}
         rows = [row for row in self._names(client, fields) if wanted is None or _like(row[1], wanted)]
         rows = [row for row in rows if not types or row[2] in types]
         columns = [("catalog_name", _TEXT, True), ("db_schema_name", _TEXT, True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -108,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _sql(self, service: Service, client: Client, given: Any) -> None:
         if not isinstance(given, dict) or not isinstance(given.get("sql"), str) or given.keys() - {"sql", "parameters"}:
             raise UsageError("The body is an object with sql, a text, and parameters.", code="invalid-request")
-        found = service.query(client, given["sql"], parameters_of(given.get("parameters")))
+        found = service.query(client, given["sql"], parameters_of(given.get("parameters")), self._is_gone)
         if ARROW in self.headers.get("Accept", ""):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, found.schema) as writer:
@@ -120,6 +121,12 @@ class _Handler(BaseHTTPRequestHandler):
         report = None if found.report is None else found.report.to_dict()
         rest = json.dumps({"columns": columns, "report": report, "stats": found.stats}, default=str)
         self._send(200, f'{{"rows": {json_rows(found.arrow())}, {rest[1:]}'.encode())
+
+    def _is_gone(self) -> bool:
+        """Return whether the client has closed the connection, where the system tells."""
+        poll = select.poll()
+        poll.register(self.connection, getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")

@@ -22,7 +22,7 @@ from kartosql.plan.bind import Parameters
 from kartosql.render.values import jsons
 from kartosql.result import Query
 from kartosql.settings import parse_size
-from kartosql.untrusted import UntrustedConnection, WorkerReport
+from kartosql.untrusted import Cancelled, UntrustedConnection, WorkerReport
 
 MAX_TOKENS = 10_000
 MAX_SHOWN = 1_000  # characters of a statement in the log
@@ -136,7 +136,7 @@ class Service:
     def __init__(
         self, connection: UntrustedConnection, tokens: Mapping[str, Client] | None = None, log: TextIO | None = None
     ) -> None:
-        self._connection, self._tokens, self._log = connection, tokens, log
+        self._connection, self.tokens, self._log = connection, tokens, log
         self._anyone = Client("anyone")
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -144,22 +144,27 @@ class Service:
 
     def client(self, authorization: str | None) -> Client:
         """Return who sent a header ``Authorization: Bearer TOKEN``; raises Refused."""
-        if self._tokens is None:
+        if self.tokens is None:
             return self._anyone
         kind, _, token = (authorization or "").partition(" ")
         given = token.strip().encode()
         found = None
-        for known, client in self._tokens.items():  # all of them, so that the time tells nothing
+        for known, client in self.tokens.items():  # all of them, so that the time tells nothing
             if hmac.compare_digest(known.encode(), given) and kind.lower() == "bearer":
                 found = client
         if found is None:
             raise Refused("A valid token is needed.", hint="Send the header Authorization: Bearer TOKEN.")
         return found
 
-    def query(self, client: Client, sql: str, parameters: Parameters = None) -> Query:
-        """Return the rows of a statement; raises what it raises, and ``limit-exceeded`` above the budget of rows."""
+    def query(
+        self, client: Client, sql: str, parameters: Parameters = None, is_cancelled: Cancelled = lambda: False
+    ) -> Query:
+        """Return the rows of a statement; raises what it raises, and ``limit-exceeded`` above the budget of rows.
+
+        The statement is stopped when ``is_cancelled`` says so.
+        """
         with self._account(client, sql) as done:
-            found = self._connection.answer(client.request(sql, parameters))
+            found = self._connection.answer(client.request(sql, parameters), is_cancelled)
             report = found.report
             done |= {"rows": len(found), "files": report.files_selected if report else None}
             if client.rows is not None and len(found) > client.rows:

@@ -21,6 +21,8 @@ MAX_CHAIN = 250  # operators of which each makes the tree deeper; DuckDB ends at
 MAX_SET_OPERATIONS = 1_000  # 5,000 take DuckDB 4 s, 20,000 minutes, whatever the timeout
 MAX_EXPANSION = 1_000  # 13 common table expressions that each name the one before twice take DuckDB 4 s, 22 hours
 
+CAPS = {"columns": 5_000, "conditions": 10_000, "subqueries": 200, "constants": 100_000}  # of strangers
+
 
 def words(*texts: str) -> frozenset[str]:
     """Return the words of texts."""
@@ -34,6 +36,7 @@ _DEEPENS = words(
 )
 # and these end such a chain.
 _ENDS = words("COMMA AND OR WHEN THEN ELSE SELECT FROM WHERE ON JOIN USING UNION EXCEPT INTERSECT ALIAS")
+_ENDS_COLUMNS = words("FROM WHERE GROUP_BY HAVING ORDER_BY LIMIT")
 _SETS = (TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT)
 OPEN = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE)
 CLOSE = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END)
@@ -72,6 +75,33 @@ def check_tokens(tokens: Sequence[Token], text: str) -> None:
             and (before is None or before.token_type not in _NAMING)
         ):
             raise refused_function(token.text, (token.start, token.end + 1), text)
+
+
+def check_caps(tokens: Sequence[Token], text: str) -> None:
+    """Raise ``statement-too-complex`` for more columns, conditions, subqueries or constants than CAPS allows."""
+    counts = dict.fromkeys(CAPS, 0)
+    lists = [False]  # whether the columns of a SELECT stand at this place of each open bracket
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        kind = token.token_type
+        if kind in OPEN:
+            lists.append(False)
+        elif kind in CLOSE and len(lists) > 1:
+            lists.pop()
+        elif kind == TokenType.SELECT or kind.name in _ENDS_COLUMNS:
+            lists[-1] = kind == TokenType.SELECT
+        inside = before is not None and before.token_type == TokenType.L_PAREN
+        counts["columns"] += kind == TokenType.SELECT or (lists[-1] and kind == TokenType.COMMA)
+        counts["conditions"] += kind.name in ("AND", "OR")
+        counts["subqueries"] += inside and kind.name in ("SELECT", "FROM", "WITH", "VALUES")
+        counts["constants"] += token.text.count(",") + 1 if kind == CONSTANTS else kind in _NO_NAMES
+        if what := next((name for name, most in CAPS.items() if counts[name] > most), None):
+            raise SqlError(
+                f"The statement has more than {CAPS[what]:,} {what}.",
+                code="statement-too-complex",
+                hint="Ask in several statements, or hand long lists over as a list parameter.",
+                span=(token.start, token.end + 1),
+                sql=text,
+            )
 
 
 def refused_function(name: str, span: Span | None, text: str) -> SqlError:
