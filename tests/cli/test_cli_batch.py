@@ -264,3 +264,60 @@ def test_help_is_on_stdout(run):
     assert (found.code, found.err) == (0, "")
     assert "exit codes" in found.out
     assert "--storage-option" in found.out
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--no-header"], "1,\n2,b\n"),
+        (["-t", "--null-value", "NA"], "1,NA\n2,b\n"),
+        (["--separator", ";"], "a;s\n1;\n2;b\n"),
+        (["--separator", r"\t", "--format", "tsv"], "a\ts\n1\t\n2\tb\n"),
+        (["-A"], "a|s\n1|\n2|b\n"),
+        (["-At", "--null-value", "-"], "1|-\n2|b\n"),
+        (["-At", "--separator", ", "], "1, \n2, b\n"),
+        (["-o", "-", "--format", "jsonl"], '{"a":1,"s":null}\n{"a":2,"s":"b"}\n'),
+    ],
+)
+def test_how_rows_look_is_asked_for(run, cube, options, expected):
+    found = run(cube, "-c", "SELECT * FROM (VALUES (1, NULL), (2, 'b')) v(a, s)", *options)
+    assert (found.code, found.out, found.err) == (0, expected, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--separator", ";", "--format", "json"], "not for json"),
+        (["--separator", ""], "--separator"),
+        (["-A", "--format", "csv"], "do not go together"),
+        (["--partition-by", "a"], "writes a folder"),
+    ],
+)
+def test_options_that_do_not_fit_the_format_are_refused(run, cube, options, message):
+    found = run(cube, "-c", "SELECT 1 AS a", *options)
+    assert (found.code, found.out) == (2, "")
+    assert message in found.err
+
+
+def test_statements_without_rows_print_none(run, cube, tmp_path):
+    path = tmp_path / "out.parquet"
+    script = f"ATTACH '{cube}' AS other (TYPE kartothek); SELECT x FROM c ORDER BY x; DETACH other"
+    assert run(cube, "-c", script).out == "x\n0\n1\n2\n3\n"
+    assert run(cube, "-c", script, "-o", str(path)).code == 0
+    assert pq.read_table(path)["x"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_what_statements_wrote_is_told_beside_the_rows_of_queries(run, tmp_path):
+    script = "CREATE DATASET d AS SELECT 1 AS a; SELECT a FROM d"
+    found = run(str(tmp_path), "--write", "-c", script, "-o", str(tmp_path / "out.parquet"))
+    assert (found.code, found.out) == (0, "")
+    assert found.err.startswith("dataset d · files 1 · rows 1")
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [{"a": 1}]
+
+
+def test_rows_go_to_a_url_and_a_partitioned_folder(run, cube, tmp_path):
+    assert run(cube, "-c", "SELECT x, p FROM c ORDER BY x", "-o", (tmp_path / "rows.csv").as_uri()).code == 0
+    assert (tmp_path / "rows.csv").read_text() == "x,p\n0,0\n1,0\n2,1\n3,1\n"
+    found = run(cube, "-c", "SELECT x, p FROM c ORDER BY x", "-o", str(tmp_path / "parts"), "--partition-by", "p")
+    assert (found.code, found.out) == (0, "")
+    assert sorted(os.listdir(tmp_path / "parts")) == ["p=0", "p=1"]

@@ -10,7 +10,8 @@ import pytest
 
 from kartosql.cli import options
 from kartosql.errors import UsageError
-from kartosql.render.formats import BINARY_FORMATS, WRITERS, write_stream
+from kartosql.render import formats
+from kartosql.render.formats import BINARY_FORMATS, WRITERS, Style, write_stream
 
 TABLE = pa.table({"s": ["a", None, "", 'x,"y"\nz'], "n": [1, None, 3, 4]})
 TEXT_FORMATS = [f for f in WRITERS if f not in (*BINARY_FORMATS, "none")]
@@ -18,7 +19,7 @@ TEXT_FORMATS = [f for f in WRITERS if f not in (*BINARY_FORMATS, "none")]
 
 def written(table: pa.Table, format: str, chunk: int = 2, **how) -> bytes:
     out = io.BytesIO()
-    rows = write_stream(table.to_reader(max_chunksize=chunk), format, out, **how)
+    rows = write_stream(table.to_reader(max_chunksize=chunk), format, out, Style(**how))
     assert rows == table.num_rows
     return out.getvalue()
 
@@ -26,6 +27,32 @@ def written(table: pa.Table, format: str, chunk: int = 2, **how) -> bytes:
 def test_csv_tells_null_from_the_empty_text():
     assert written(TABLE, "csv").decode() == 's,n\na,1\n,\n"",3\n"x,""y""\nz",4\n'
     assert written(TABLE, "csv", header=False).decode().startswith("a,1\n")
+
+
+@pytest.mark.parametrize("large", [1, 1 << 40])
+def test_csv_has_the_separator_and_the_text_for_null_that_is_asked_for(monkeypatch, large):
+    monkeypatch.setattr(formats, "LARGE", large)
+    table = pa.table({"s": [None, "NA", "", "a;b", "c,d"], "n": [1, None, 3, 4, 5]})
+    expected = 's;n\nNA;1\n"NA";NA\n"";3\n"a;b";4\nc,d;5\n'
+    assert written(table, "csv", chunk=9, null="NA", separator=";").decode() == expected
+
+
+@pytest.mark.parametrize("large", [1, 1 << 40])
+def test_unaligned_values_stand_bare(monkeypatch, large):
+    monkeypatch.setattr(formats, "LARGE", large)
+    assert written(TABLE, "unaligned", chunk=9, header=False).decode() == 'a|1\n|\n|3\nx,"y"\nz|4\n'
+    assert written(TABLE, "unaligned", chunk=9, null="-", separator="::").decode().startswith("s::n\na::1\n-::-\n")
+
+
+@pytest.mark.parametrize("format", ["box", "markdown", "vertical", "html"])
+def test_null_reads_as_asked_for(format):
+    text = written(TABLE, format, null="<nothing>").decode()
+    assert text.count("nothing") == 2
+    assert "NULL" not in text
+
+
+def test_a_box_without_header_has_rows_alone():
+    assert written(pa.table({"a": [1]}), "box", header=False).decode() == "┌───┐\n│ 1 │\n└───┘\n"
 
 
 def test_csv_reads_back():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,15 +17,19 @@ from kartosql.cli.output import interruptible, opened, say
 from kartosql.connection import Connection
 from kartosql.errors import ExecutionError, KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
-from kartosql.render.formats import BINARY_FORMATS, format_of, write_stream
+from kartosql.render.formats import BINARY_FORMATS, Style, format_of, write_folder, write_stream
 from kartosql.result import Query, ReportQuery
-from kartosql.sql import Describe, Inspect, Reset, Select, Set, Statement, parse, split_statements
+from kartosql.sql import Attach, Describe, Detach, Inspect, Reset, Select, Set, Statement, parse, split_statements
 from kartosql.sql.statements import Write
 from kartosql.sql.tree import placeholders
 from kartosql.text.escape import escaped_lines
 
 if TYPE_CHECKING:
     from kartosql.cli.remember import Remembered
+
+
+SILENT = (Set, Reset, Attach, Detach)  # statements without rows
+SEPARATED = ("csv", "tsv", "unaligned")
 
 
 @dataclass(frozen=True)
@@ -48,19 +53,38 @@ def run_batch(options: Options) -> None:
     if not steps:
         raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
     terminal = options.output is None and sys.stdout.isatty()
-    named = format_of(options.output) if options.output is not None and options.format is None else options.format
-    options = replace(options, format=named or ("box" if terminal else "csv"))
+    options = replace(options, format=_format(options, terminal))
     with open_store(resolve(options.url), options) as connection:
         several = len(steps) > 1
-        if several:
-            _check(steps, options)
-        else:
+        queries = _check(steps, options) if several else 1
+        if not several:
             connection.expect_one_statement()
-        with opened(options.output) as out:
-            runner = _Runner(connection, options, out, terminal, several)
+        is_alike = options.output is not None and _scheme(options.output) == _scheme(connection.store.url)
+        own = connection._session.storage_options if is_alike else None
+        with nullcontext(io.BytesIO()) if options.partition_by else opened(options.output, own) as out:
+            runner = _Runner(connection, options, out, terminal, several, queries > 0, own)
             for step in steps:
                 with _placed(step, several):
                     runner.run(step)
+
+
+def _format(options: Options, terminal: bool) -> str:
+    """Return the format that a command line asks for; raises ``invalid-argument`` for options that do not fit it."""
+    if options.partition_by:
+        if options.output is None:
+            raise UsageError("--partition-by writes a folder.", hint="Name it with -o FOLDER.")
+        return options.format or "parquet"
+    if options.format is None and options.output is not None:
+        found = format_of(options.output)
+    else:
+        found = options.format or ("box" if terminal and options.separator is None else "csv")
+    if options.separator is not None and (found not in SEPARATED or not options.separator):
+        raise UsageError(f"--separator is a text for {', '.join(SEPARATED)}, not for {found}.")
+    return found
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0]
 
 
 # -- from text to statements -------------------------------------------------------------------
@@ -102,33 +126,47 @@ def _placed(step: _Step, several: bool) -> Iterator[None]:
 # -- running -----------------------------------------------------------------------------------
 
 
-def _check(steps: list[_Step], options: Options) -> None:
-    """Find what is wrong with the command line as a whole before anything runs."""
+def _check(steps: list[_Step], options: Options) -> int:
+    """Find what is wrong with the command line as a whole before anything runs; returns how many statements ask."""
     statements = []
     for step in steps:
         try:
             statements.append(parse(step.text))
         except SqlError:
-            return  # what stands before it runs, then it is reported
-    results = sum(not isinstance(s, Set | Reset) for s in statements)
-    if results > 1 and options.format in BINARY_FORMATS:
+            return 0  # what stands before it runs, then it is reported
+    queries = sum(not isinstance(s, (*SILENT, Write)) for s in statements)
+    results = queries or sum(isinstance(s, Write) for s in statements)
+    if results > 1 and (options.format in BINARY_FORMATS or options.partition_by):
         raise UsageError(f"{options.format} holds one result, but {results} statements have one.")
     unused = set(options.parameters)
     for statement in statements:
         unused -= parameter_names(statement, unused)
     if unused:
         raise UsageError(f"No statement has a parameter {sorted(unused)[0]!r}.", code="invalid-parameters")
+    return queries
 
 
 class _Runner:
-    """Runs statements and writes their rows."""
+    """Runs statements and writes their rows; with ``queries`` for a file it tells on stderr what others wrote."""
 
-    def __init__(self, connection: Connection, options: Options, out: BinaryIO, terminal: bool, several: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        options: Options,
+        out: BinaryIO,
+        terminal: bool,
+        several: bool,
+        queries: bool,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
         self._connection = connection
         self._options = options
         self._out = out
         self._terminal = terminal
         self._several = several
+        self._tells_writes = queries and several and (options.output is not None or options.format in BINARY_FORMATS)
+        self._storage_options = storage_options
+        self._style = Style(options.header, terminal, options.null, options.separator)
         self._results = 0
         self._query: Query | None = None
 
@@ -146,7 +184,11 @@ class _Runner:
         statement, given = parse(text), self._options.parameters
         parameters = parameters_of(statement, given) if self._several else as_given(given)
         query = self._query = self._connection.sql(text, parameters)
-        if isinstance(statement, Set | Reset):
+        if isinstance(statement, SILENT):
+            return
+        if isinstance(statement, Write) and self._tells_writes:
+            for row in query.arrow().to_pylist():
+                say(" · ".join(f"{name} {value}" for name, value in row.items() if value is not None))
             return
         out, format_ = self._out, self._options.format or ""
         if self._results and format_ == "markdown":
@@ -159,7 +201,11 @@ class _Runner:
         else:
             reader = query.reader()
             remembered = self._remembered(query, text)
-            rows = write_stream(reader, format_, out, terminal=self._terminal)
+            if self._options.partition_by:
+                folder, columns = self._options.output or "", self._options.partition_by
+                rows = write_folder(reader, folder, format_, columns, self._storage_options)
+            else:
+                rows = write_stream(reader, format_, out, self._style)
             if remembered is not None:
                 remembered.keep(rows)
         out.flush()

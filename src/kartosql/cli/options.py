@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 from kartosql import __version__
 from kartosql.errors import UsageError, did_you_mean, shorten
 
-FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "html", "parquet", "arrow", "none")
+FORMATS = (
+    "box", "markdown", "vertical", "csv", "tsv", "unaligned", "json", "jsonl", "html", "parquet", "arrow", "none",
+)  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
@@ -31,6 +33,7 @@ it is an interactive shell.
   kartosql ./store -c "SHOW TABLES"
   kartosql s3://bucket/store -c "SELECT * FROM sales WHERE x = $1" --param 1=5
   kartosql ./store -f report.sql -o report.parquet
+  kartosql ./store -At -c "SELECT max(x) FROM sales"
 
 exit codes: 0 fine, 1 statement failed, 2 usage or config, 3 store or connection,
 4 timeout or budget, 70 a bug of kartosql, 130 interrupted
@@ -53,6 +56,10 @@ class Options:
     sources: list[StatementSource]
     format: str | None = None
     output: str | None = None
+    partition_by: tuple[str, ...] = ()
+    header: bool = True
+    null: str | None = None
+    separator: str | None = None
     stats: bool = False
     write: bool = False
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -95,13 +102,19 @@ def parse_options(arguments: Sequence[str]) -> Options:
         )
     if places[1:] not in ([], ["-"]):
         raise UsageError(f"Unexpected {places[1]!r}.", hint="Statements are given with -c SQL, -f FILE or - for stdin.")
+    if found.unaligned and found.format not in (None, "unaligned"):
+        raise UsageError(f"-A and --format {found.format} do not go together.")
     settings = pairs("--set", found.set)
     settings |= {k: v for k in ("engine", "timeout", "max_bytes") if (v := getattr(found, k)) is not None}
     return Options(
         url=places[0] if places else "",
         sources=found.sources + [StatementSource("-", "-")] * max(0, len(places) - 1),
-        format=found.format,
-        output=found.output,
+        format="unaligned" if found.unaligned else found.format,
+        output=None if found.output == "-" else found.output,
+        partition_by=tuple(found.partition_by.split(",")) if found.partition_by else (),
+        header=not found.no_header,
+        null=found.null_value,
+        separator=None if found.separator is None else found.separator.replace("\\t", "\t"),
         stats=found.stats,
         write=found.write,
         parameters={k: value(v) for k, v in pairs("--param", found.param).items()},
@@ -133,8 +146,13 @@ def command_parser() -> Parser:
     add("places", metavar="URL", nargs="*", help=places)
     add("-c", metavar="SQL", dest="sources", action="append", default=[], type=_source("-c"), help="run statements")
     add("-f", metavar="FILE", dest="sources", action="append", type=_source("-f"), help="run the statements of a file")
-    add("-o", metavar="FILE", dest="output", help="write the rows to a file, in the format of its suffix")
+    add("-o", metavar="FILE", dest="output", help="write the rows to a file or URL, by its suffix; - is stdout")
+    add("--partition-by", metavar="COLUMNS", help="with -o a folder of files, by values of columns: a,b")
     add("--format", choices=FORMATS, help="default: box on a terminal, else csv with header")
+    add("-t", "--no-header", action="store_true", help="rows without the names of their columns")
+    add("-A", dest="unaligned", action="store_true", help="bare values with | between, as --format unaligned")
+    add("--separator", metavar="TEXT", help="what stands between the values of csv, tsv and -A")
+    add("--null-value", metavar="TEXT", help="what is shown for NULL")
     add("--param", metavar="K=V", action="append", default=[], help="parameter :K or $K; 1=V is $1 or the first ?")
     add("--engine", metavar="NAME", help="auto, duckdb or spark")
     add("--stats", action="store_true", help="tell on stderr what was read, one line of JSON per statement")

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from kartosql.cli.main import INTERRUPTED
@@ -117,12 +117,12 @@ AGAIN = 0.05
 
 
 @contextlib.contextmanager
-def opened(path: str | None) -> Iterator[BinaryIO]:
-    """Open stdout, or a file as ``render.files.replacing`` does; raises ``store-failed``."""
+def opened(path: str | None, storage_options: Mapping[str, Any] | None = None) -> Iterator[BinaryIO]:
+    """Open stdout, or a file as ``render.formats.replacing`` does; raises ``store-failed``."""
     if path is not None:
         from kartosql.render.formats import replacing
 
-        with replacing(path) as out:
+        with replacing(path, storage_options) as out:
             yield out
         return
     try:

@@ -25,17 +25,18 @@ _JSON_SPECIAL = '\\"' + "".join(map(chr, range(0x20)))
 _SAMPLE = 4_096  # values that tell whether they repeat
 
 
-def csv_rows(batch: pa.RecordBatch, separator: str, special: str) -> memoryview:
-    """Return the records of a batch by RFC 4180 in UTF-8, a line feed behind each; NULL is empty, empty text ``""``.
+def csv_rows(batch: pa.RecordBatch, separator: str, special: str, null: str) -> memoryview:
+    """Return the records of a batch by RFC 4180 in UTF-8, a line feed behind each.
 
-    Texts with one of the ASCII characters ``special`` are quoted.
+    Texts with one of the characters ``special`` are quoted, and those that are empty or read as ``null`` does; nothing
+    is without such characters.
     """
     pieces: list[Any] = []
     for column in map(values.plain, batch.columns):
         texts = column_text(column)
-        pieces += [texts if _is_bare(column.type) else _csv_cells(texts, special), separator]
+        pieces += [texts if _is_bare(column.type) or not special else _csv_cells(texts, special, null), separator]
     pieces[-1] = "\n"
-    return _joined(pieces)
+    return _joined(pieces, null)
 
 
 def json_rows(batch: pa.RecordBatch, before: str, after: str) -> memoryview:
@@ -86,9 +87,9 @@ def _lists(array: pa.Array, items: pa.Array, start: str, end: str) -> pa.Array:
     return pc.binary_join_element_wise(start, pc.binary_join(lists, ","), end, "")
 
 
-def _joined(pieces: list[Any]) -> memoryview:
+def _joined(pieces: list[Any], null: str = "") -> memoryview:
     """Return the bytes of all rows, each made of the pieces, columns and constants."""
-    rows = pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement="")
+    rows = pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement=null)
     _, offsets, data = rows.buffers()
     return memoryview(data)[: memoryview(offsets).cast("i")[len(rows)]]
 
@@ -98,8 +99,8 @@ def _is_bare(type_: pa.DataType) -> bool:
     return bool(t.is_boolean(type_) or t.is_temporal(type_) or values.is_number(type_))
 
 
-def _csv_cells(texts: pa.Array, special: str) -> pa.Array:
-    empty = pc.equal(texts, "")
+def _csv_cells(texts: pa.Array, special: str, null: str) -> pa.Array:
+    empty = pc.is_in(texts, pa.array(["", null], texts.type))
     if _has(texts, special):
         needed = pc.or_(empty, pc.match_substring_regex(texts, f"[{re.escape(special)}]"))
     elif pc.any(empty).as_py():

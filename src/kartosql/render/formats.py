@@ -9,42 +9,57 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
 from kartosql.errors import StoreError, UsageError, quoted, reraise
 from kartosql.render import tables
 from kartosql.render.values import json_names, jsons, texts
+from kartosql.store import Store
+from kartosql.store.urls import is_local_url, path_of
 from kartosql.text.escape import escaped_csv, escaped_json
 
 ROW_GROUP_ROWS = 122_880  # DuckDB's own; batches are gathered up to it
 LARGE, LARGEST = 50_000, 1 << 22  # how many values are written at once by Arrow's kernels
 _HERE = "<!-- rows -->"
 
-Writer = Callable[[pa.RecordBatchReader, BinaryIO, bool, bool], int]
+
+@dataclass(frozen=True)
+class Style:
+    """How rows look as text; ``null`` stands for NULL and ``separator`` between values, None is that of the format.
+
+    ``terminal`` says that a person looks at the output: then csv, tsv and json escape control characters too, which
+    box, markdown and vertical always do.
+    """
+
+    header: bool = True
+    terminal: bool = False
+    null: str | None = None
+    separator: str | None = None
+
+
+Writer = Callable[[pa.RecordBatchReader, BinaryIO, Style], int]
 
 
 def write_stream(
     reader: pa.RecordBatchReader,
     format: str,  # noqa: A002
     out: BinaryIO,
-    *,
-    header: bool = True,
-    terminal: bool = False,
+    style: Style = Style(),
 ) -> int:
     """Write all batches of ``reader`` to ``out`` and return the number of rows.
 
-    All formats but box hold one batch at a time. ``terminal`` says that a person looks at the
-    output: then csv, tsv and json escape control characters too, which box, markdown and
-    vertical always do. Raises ``invalid-argument`` for an unknown format, for columns that
+    All formats but box hold one batch at a time. Raises ``invalid-argument`` for an unknown format, for columns that
     the format has no type for, and for binary formats on a terminal.
     """
     writer = _writer(format)
-    if terminal and format in BINARY_FORMATS:
+    if style.terminal and format in BINARY_FORMATS:
         raise UsageError(f"The format {format} is not for terminals.", hint="Write to a file, or choose box.")
-    return writer(reader, out, header, terminal)
+    return writer(reader, out, style)
 
 
 def _writer(name: str) -> Writer:
@@ -59,16 +74,16 @@ def _write_lines(out: BinaryIO, lines: Iterable[str]) -> None:
         out.write(text.encode() + b"\n")
 
 
-def _box(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+def _box(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     table = reader.read_all()
-    _write_lines(out, tables.box_lines(table.schema, tables.cells(table), header))
+    _write_lines(out, tables.box_lines(table.schema, tables.cells(table, style.null), style.header))
     return int(table.num_rows)
 
 
-def _markdown(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+def _markdown(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     # Without a head it would be no table, so there always is one.
     _write_lines(out, tables.markdown_head(reader.schema))
-    return _by_batch(reader, out, lambda batch, first: tables.markdown_lines(batch))
+    return _by_batch(reader, out, lambda batch, first: tables.markdown_lines(batch, style.null))
 
 
 def _by_batch(
@@ -106,39 +121,44 @@ def _encoded(
     return rows
 
 
-def _separated(separator: str) -> Writer:
-    """Return the writer of RFC 4180 records with line feeds; NULL is empty, the empty text is ``""``."""
-    quoted_for = f'"\r\n{separator}'
-    special = re.compile(f"[{quoted_for}]")
+def _separated(standard: str, *, quotes: bool = True) -> Writer:
+    """Return the writer of RFC 4180 records with line feeds, or without ``quotes`` of lines of bare values.
 
-    def cell(text: str | None) -> str:
-        if text is None:
-            return ""
-        return '"' + text.replace('"', '""') + '"' if not text or special.search(text) else text
+    NULL is empty, the empty text and one that reads as NULL does stand in quotes.
+    """
 
-    def by_column(batch: pa.RecordBatch) -> memoryview:
-        from kartosql.render.columnar import csv_rows
+    def write(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
+        separator, null = standard if style.separator is None else style.separator, style.null or ""
+        quoted_for = "".join({*'"\r\n', *separator}) if quotes else ""
+        special = re.compile(f"[{re.escape(quoted_for)}]") if quotes else None
+        safe: Callable[[str], str] = escaped_csv if style.terminal else str
 
-        return csv_rows(batch, separator, quoted_for)
+        def cell(text: str | None) -> str:
+            if text is None:
+                return null
+            is_plain = special is None or not (text in ("", null) or special.search(text))
+            return text if is_plain else '"' + text.replace('"', '""') + '"'
 
-    def write(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
-        safe: Callable[[str], str] = escaped_csv if terminal else str
+        def by_column(batch: pa.RecordBatch) -> memoryview:
+            from kartosql.render.columnar import csv_rows
+
+            return csv_rows(batch, separator, quoted_for, null)
 
         def by_value(batch: pa.RecordBatch) -> str:
             columns = [[cell(t if t is None else safe(t)) for t in texts(column)] for column in batch.columns]
             # A NULL in a single column is a line of its own, though empty.
             return "".join(separator.join(row) + "\n" for row in zip(*columns, strict=True))
 
-        if header:
+        if style.header:
             _write_lines(out, [separator.join(cell(safe(name)) for name in reader.schema.names)])
-        return _encoded(reader, out, terminal, by_column, by_value)
+        return _encoded(reader, out, style.terminal, by_column, by_value)
 
     return write
 
 
-def _json(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+def _json(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     out.write(b"[")
-    rows = _objects(reader, out, terminal, ",\n", "")
+    rows = _objects(reader, out, style.terminal, ",\n", "")
     out.write(b"\n]\n" if rows else b"]\n")
     return rows
 
@@ -186,17 +206,17 @@ class _Counted(io.RawIOBase):
         return self._size
 
 
-def _html(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+def _html(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     from kartosql.text.markup import document, fragment
 
     before, after = document("kartosql", fragment(_HERE)).split(_HERE)
     out.write(f"{before}<table>\n{tables.table_head(reader.schema)}\n<tbody>\n".encode())
-    rows = _by_batch(reader, out, lambda batch, first: tables.table_rows(batch))
+    rows = _by_batch(reader, out, lambda batch, first: tables.table_rows(batch, style.null))
     out.write(f"</tbody>\n</table>{after}\n".encode())
     return rows
 
 
-def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     import pyarrow.parquet as pq
 
     names = json_names(reader.schema.names)
@@ -233,7 +253,7 @@ def _groups(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(batches, reader.schema)
 
 
-def _arrow(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+def _arrow(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     rows = 0
     with _Counted(out) as sink:
         writer = pa.ipc.new_file(sink, reader.schema)
@@ -247,11 +267,12 @@ def _arrow(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: 
 WRITERS: Mapping[str, Writer] = {
     "box": _box,
     "markdown": _markdown,
-    "vertical": lambda reader, out, *_: _by_batch(reader, out, tables.vertical_lines),
+    "vertical": lambda reader, out, style: _by_batch(reader, out, partial(tables.vertical_lines, null=style.null)),
     "csv": _separated(","),
     "tsv": _separated("\t"),
+    "unaligned": _separated("|", quotes=False),
     "json": _json,
-    "jsonl": lambda reader, out, _, terminal: _objects(reader, out, terminal, "", "\n"),
+    "jsonl": lambda reader, out, style: _objects(reader, out, style.terminal, "", "\n"),
     "html": _html,
     "parquet": _parquet,
     "arrow": _arrow,
@@ -264,8 +285,8 @@ SUFFIXES = {
 }
 
 
-def write_file(reader: pa.RecordBatchReader, path: str, format: str | None = None) -> int:  # noqa: A002
-    """Write all batches of ``reader`` to the local file ``path`` and return the number of rows.
+def write_file(reader: pa.RecordBatchReader, path: str | os.PathLike[str], format: str | None = None) -> int:  # noqa: A002
+    """Write all batches of ``reader`` to a file, given as path or URL, and return the number of rows.
 
     The format follows from the suffix unless given. The file appears under its name when it
     is complete; an existing one is replaced. Raises ``invalid-argument`` for an unknown
@@ -276,7 +297,56 @@ def write_file(reader: pa.RecordBatchReader, path: str, format: str | None = Non
     path = os.fspath(path)
     writer = _writer(format or format_of(path))
     with replacing(path) as out:
-        return writer(reader, out, True, False)
+        return writer(reader, out, Style())
+
+
+def write_folder(
+    reader: pa.RecordBatchReader,
+    url: str,
+    format: str,  # noqa: A002
+    columns: Sequence[str],
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Write all batches of ``reader`` to a new folder of files in folders ``column=value``; return the number of rows.
+
+    Raises ``invalid-argument``, ``dataset-exists`` for a folder that holds something and ``store-failed``.
+    """
+    import pyarrow.dataset as ds
+
+    names, by = reader.schema.names, dict.fromkeys(columns)
+    if format not in BINARY_FORMATS:
+        raise UsageError(f"Partitioned folders hold parquet or arrow files, not {quoted(format)}.")
+    if unknown := [c for c in by if names.count(c) != 1]:
+        raise UsageError(f"The rows have no column {unknown[0]!r}.", hint=f"Columns: {', '.join(names)}.")
+    if len(by) == len(names):
+        raise UsageError("No column would be left in the files.", hint="Partition by fewer columns.")
+    store = Store(url, storage_options, create=True)
+    if store.list_root():
+        raise UsageError(f"{store.url!r} is not empty.", code="dataset-exists", hint="Name a new folder.")
+    rows = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in reader:
+            rows += batch.num_rows
+            yield batch
+
+    try:
+        ds.write_dataset(
+            counted(),
+            store.root,
+            schema=reader.schema,
+            format="ipc" if format == "arrow" else format,
+            filesystem=None if store.is_local else store.fs,
+            partitioning=ds.partitioning(pa.schema([reader.schema.field(c) for c in by]), flavor="hive"),
+            basename_template=f"part-{{i}}.{format}",
+            max_partitions=1 << 16,
+            existing_data_behavior="overwrite_or_ignore",
+        )
+    except (pa.ArrowException, OSError) as e:
+        reraise(e, f"Cannot write {store.url!r}")
+        raise StoreError(f"Cannot write {store.url!r}: {str(e).splitlines()[0]}") from e
+    return rows
 
 
 def format_of(path: str) -> str:
@@ -291,14 +361,21 @@ def format_of(path: str) -> str:
 
 
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[BinaryIO]:
-    """Open a file to write that takes the name ``path`` when the block ends without an error.
+def replacing(path: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[BinaryIO]:
+    """Open a file to write that takes the name ``path``, which may be a URL, when the block ends without an error.
 
     A device or pipe is written to directly. Raises ``store-failed`` and ``invalid-argument``.
     """
-    if "://" in path or "\0" in path:
-        raise UsageError(f"{path!r} is no local file.", hint="Write to a local file, and upload that.")
-    target = os.path.realpath(path)
+    if "\0" in path:
+        raise UsageError(f"{path!r} is no path of a file.")
+    if not is_local_url(path):
+        folder, _, name = path.rpartition("/")
+        if "://" not in folder or not name:
+            raise UsageError(f"{path!r} names no file.", hint="Name one in a folder or bucket: s3://bucket/rows.csv.")
+        with Store(folder, storage_options).output(name) as file:
+            yield cast(BinaryIO, file)
+        return
+    target = os.path.realpath(path_of(path))
     try:
         if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
             with open(target, "wb") as out:

@@ -87,12 +87,12 @@ def table_head(schema: pa.Schema) -> str:
     return f"<thead><tr>{''.join(cells)}</tr></thead>"
 
 
-def table_rows(batch: pa.RecordBatch) -> Iterator[str]:
+def table_rows(batch: pa.RecordBatch, null: str | None = None) -> Iterator[str]:
     """Yield the rows of a table."""
     styles = [_style(type_) for type_ in batch.schema.types]
-    for row in zip(*cells(batch), strict=True):
+    for row in zip(*cells(batch, null), strict=True):
         line = "".join(
-            f"<td{style}>{'<i>NULL</i>' if cell is NULL_CELL else html.escape(cell)}</td>"
+            f"<td{style}>{f'<i>{html.escape(cell)}</i>' if isinstance(cell, NullCell) else html.escape(cell)}</td>"
             for cell, style in zip(row, styles, strict=True)
         )
         yield f"<tr>{line}</tr>"
@@ -105,14 +105,13 @@ def _style(type_: pa.DataType) -> str:
 # -- text of streams and notebooks ---------------------------------------------------------------
 
 
-class _NullCell(str):
+class NullCell(str):
     """The text of NULL, which no value is, whatever its text."""
 
     __slots__ = ()
 
 
 NULL = "NULL"
-NULL_CELL = _NullCell(NULL)
 PREVIEW_WIDTH = 80
 Paint = Callable[[str, str], str]  # a style and a text -> the text in that style
 
@@ -134,12 +133,13 @@ def preview(table: pa.Table, rows: int) -> str:
     return "\n".join(lines)
 
 
-def cells(rows: pa.Table | pa.RecordBatch) -> list[list[str]]:
+def cells(rows: pa.Table | pa.RecordBatch, null: str | None = None) -> list[list[str]]:
     """Return the cells of a table or batch by column, on one line each and safe to print.
 
-    NULL is ``NULL_CELL``, which reads ``NULL``, as in DuckDB: only csv and json distinguish it from the text NULL.
+    NULL is a ``NullCell``, which reads ``NULL`` unless told, as in DuckDB: csv and json distinguish it from the text.
     """
-    return [[NULL_CELL if text is None else escaped(text) for text in _texts(column)] for column in rows.columns]
+    nothing = NullCell(NULL if null is None else escaped(null))
+    return [[nothing if text is None else escaped(text) for text in _texts(column)] for column in rows.columns]
 
 
 def _texts(column: pa.Array | pa.ChunkedArray) -> Iterable[str | None]:
@@ -171,7 +171,7 @@ def _box(
         padded = []
         for cell, style, full, to_right in zip(cells, styles, widths, right, strict=True):
             space = " " * (full - width(cell))
-            shown = paint("null" if cell is NULL_CELL else style, cell) if paint is not plain else cell
+            shown = paint("null" if isinstance(cell, NullCell) else style, cell) if paint is not plain else cell
             padded.append(f" {space}{shown} " if to_right else f" {shown}{space} ")
         return f"{bar}{bar.join(padded)}{bar}"
 
@@ -193,16 +193,16 @@ def markdown_head(schema: pa.Schema) -> list[str]:
     return [f"| {' | '.join(names)} |", f"| {' | '.join(rules)} |"]
 
 
-def markdown_lines(batch: pa.RecordBatch) -> Iterator[str]:
+def markdown_lines(batch: pa.RecordBatch, null: str | None = None) -> Iterator[str]:
     """Yield the rows of a markdown table."""
-    columns = [[_markdown(cell) for cell in column] for column in cells(batch)]
+    columns = [[_markdown(cell) for cell in column] for column in cells(batch, null)]
     for row in zip(*columns, strict=True):
         yield f"| {' | '.join(row)} |"
 
 
-def vertical_lines(batch: pa.RecordBatch, before: int) -> Iterator[str]:
+def vertical_lines(batch: pa.RecordBatch, before: int, null: str | None = None) -> Iterator[str]:
     """Yield one line per value, below a line with the number of the row; there are so many before the first."""
-    return _vertical(batch.schema.names, cells(batch), map(str, count(before + 1)), plain)
+    return _vertical(batch.schema.names, cells(batch, null), map(str, count(before + 1)), plain)
 
 
 def _vertical(names: list[str], columns: list[list[str]], numbers: Iterable[str], paint: Paint) -> Iterator[str]:
@@ -212,7 +212,7 @@ def _vertical(names: list[str], columns: list[list[str]], numbers: Iterable[str]
     for number, row in zip(numbers, zip(*columns, strict=True), strict=False):
         yield paint("line", f"── row {number} ──")
         for head, cell in zip(heads, row, strict=True):
-            yield head + (paint("null", cell) if cell is NULL_CELL else cell)
+            yield head + (paint("null", cell) if isinstance(cell, NullCell) else cell)
 
 
 def _cut(text: str, most: int) -> str:
@@ -291,11 +291,11 @@ def grouped(text: str) -> str:
 
 
 def _shown(table: pa.Table, look: Look) -> list[list[str]]:
-    """Return the text of each value by column, safe to print; NULL_CELL for NULL."""
-    shown = []
+    """Return the text of each value by column, safe to print; a NullCell for NULL."""
+    shown, nothing = [], NullCell(NULL)
     for column in table.columns:
         text_of = _text if not is_number(column.type) else grouped if look.grouped else str
-        shown.append([NULL_CELL if text is None else text_of(text) for text in _texts(column)])
+        shown.append([nothing if text is None else text_of(text) for text in _texts(column)])
     return shown
 
 

@@ -29,7 +29,7 @@ from kartosql.demo import build_flights
 from kartosql.engines.duckdb.types import literal
 from kartosql.errors import StoreError, UsageError
 from kartosql.render import tables
-from kartosql.render.formats import write_stream
+from kartosql.render.formats import Style, write_stream
 from kartosql.render.values import is_number, texts
 from kartosql.settings import SETTINGS
 from kartosql.sql import Describe, parse
@@ -154,7 +154,7 @@ def _last(shell: Shell, text: str) -> None:
     from io import BytesIO
 
     out = BytesIO()
-    write_stream(result.table.to_reader(), mode, out, terminal=True)
+    write_stream(result.table.to_reader(), mode, out, Style(terminal=True))
     shell.screen.show(out.getvalue().decode().rstrip("\n").split("\n"), page=True)
 
 

@@ -20,7 +20,7 @@ from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, StoreError, UsageError
 from kartosql.plan.scan import ScanReport
 from kartosql.query import SelectQuery
-from kartosql.render.formats import BINARY_FORMATS, format_of, replacing, write_stream
+from kartosql.render.formats import BINARY_FORMATS, Style, format_of, replacing, write_stream
 from kartosql.render.tables import READABLE, Look, RunSummary, readable, summary
 from kartosql.result import Progress, Query
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
@@ -245,7 +245,7 @@ class _ResultFile:
                 return write_stream(query.reader(), format_of(self.path), out)
         try:
             with open(self.path, "ab") as out:
-                return write_stream(query.reader(), format_of(self.path), out, header=out.tell() == 0)
+                return write_stream(query.reader(), format_of(self.path), out, Style(header=out.tell() == 0))
         except OSError as e:
             raise StoreError(f"Cannot write {self.path!r}: {e.strerror or e}") from None
 
@@ -368,7 +368,7 @@ class Running:
             batches = result.taken(reader)
             if self.stream is not None:
                 rows = pa.RecordBatchReader.from_batches(reader.schema, batches)
-                write_stream(rows, self.stream, cast(BinaryIO, Bytes(screen)), terminal=screen.is_terminal)
+                write_stream(rows, self.stream, cast(BinaryIO, Bytes(screen)), Style(terminal=screen.is_terminal))
             for _ in batches:
                 pass
             result.is_complete = True
