@@ -33,7 +33,8 @@ from kartosql.store import Store
 
 TABLE = "/data/lake/t"
 NAN, INF = float("nan"), float("inf")
-LETTERS = ["a", "b", "B", "é", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0001f600", " ", "'", "%", "z"]
+LETTERS = ["a", "b", "B", "K", "k", "\u212a", "\u0130", "é", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0001f600"]
+LETTERS += [" ", "'", "%", "z"]
 MIDNIGHT = dt.datetime(2020, 3, 29)  # clocks change in Berlin
 ZONES = ("UTC", "UTC", "Europe/Berlin", "America/New_York")
 
@@ -141,6 +142,35 @@ def _literal(rng: random.Random, column: str) -> str:
     return str(found)
 
 
+def _matched(rng: random.Random, column: str, text: str) -> str:
+    """Return a predicate that tells texts by their case, by regular expressions, or by places in them."""
+    part = text[: rng.choice([1, 2, 3, 4])]
+    plain = "".join(f"\\{c}" if c in "+.*" else c for c in part.replace("''", ""))
+    found = rng.choice(
+        [
+            f"{column} ILIKE '%{part.swapcase()}%'",
+            f"{column} ILIKE '{part}_%'",
+            f"lower({column}) LIKE '%{part.lower()}%'",
+            f"{column} LIKE '%{part}!%%' ESCAPE '!'",
+            f"{column} LIKE '%{part.replace('0', '!0')}%' ESCAPE '!'",
+            f"strpos({column}, '{text}') > 0",
+            f"position('{part}' IN {column}) >= 1",
+            f"instr({column}, '{part}') <> 0",
+            f"regexp_matches({column}, '{plain}')",
+            f"regexp_matches({column}, '{plain}', 'i')",
+            f"regexp_matches({column}, '^{plain}.*{plain[-1:] or 'a'}')",
+            f"regexp_matches({column}, '{plain}|zz')",
+            f"regexp_matches({column}, '({plain}|0)?{plain}+')",
+            f"{column} ~ '(?i){plain}'",
+            f"{column} SIMILAR TO '{plain}.*'",
+            f"regexp_full_match({column}, '.*{plain}.?')",
+            f"starts_with({column}, '{text}')",
+            f"contains(lower({column}), '{part.lower()}')",
+        ]
+    )
+    return f"NOT ({found})" if rng.random() < 0.1 else found
+
+
 def leaf(rng: random.Random) -> str:
     """Return a predicate over one column."""
     column = rng.choice(list(COLUMNS))
@@ -151,6 +181,8 @@ def leaf(rng: random.Random) -> str:
         prefix = value(rng, column, rng.choice([0, 10])).replace("'", "''").replace("%", "")
         if rng.random() < 0.3:
             return f"{rng.choice(['', '', 'NOT '])}contains({column}, '{prefix}')"
+        if rng.random() < 0.5:
+            return _matched(rng, column, prefix)
         begin, end = rng.choice(["", "", "%", "_"]), rng.choice(["%", "", "_%", "%x", f"%{prefix}"])
         return f"{column} {rng.choice(['LIKE', 'NOT LIKE'])} '{begin}{prefix}{end}'"
     if kind < 0.5:
@@ -220,7 +252,10 @@ def world(rng: random.Random, folder: Path) -> World:
     specs = []
     for column in COLUMNS:
         kinds = ["minmax", "valuelist"] + ([] if column in NO_FILTER else ["bloomfilter"])
-        specs += [IndexSpec(k, column, fpp=0.05, ndv=30) for k in kinds if rng.random() < 0.45]
+        kinds += ["ngram", "prefix"] if column in ("s", "st.B") else []
+        specs += [
+            IndexSpec(k, column, fpp=0.05, ndv=30, length=rng.choice([1, 2, 3])) for k in kinds if rng.random() < 0.45
+        ]
     engine = duckdb.connect()
     zone = rng.choice(ZONES)
     engine.execute(f"SET TimeZone = '{zone}'")

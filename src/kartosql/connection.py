@@ -632,14 +632,18 @@ class Connection:
         valuelist: Names = (),
         bloomfilter: Names | Mapping[str, Mapping[str, Any]] = (),
         regexvaluelist: Mapping[str, Names] = MappingProxyType({}),
+        ngram: Names = (),
+        prefix: Names | Mapping[str, Mapping[str, Any]] = (),
         spark: Any = None,
     ) -> dict[str, Any]:
-        """Make skipping indexes of a table: bounds, lists of values, or Bloom filters of columns for each file.
+        """Make skipping indexes of a table: bounds, values, filters, pieces or beginnings of columns for each file.
 
         ``table`` is a uuid, ``cube.dataset``, a cube, or a folder that was attached with METADATA; members of structs
         are named with dots. Of a cube, every dataset that has a column gets the index. Parameters of a filter are
         ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a file. ``regexvaluelist``
-        maps columns of text to one or several patterns, whose first groups are kept. Indexes that the table has stay,
+        maps columns of text to one or several patterns, whose first groups are kept. ``ngram`` are columns of text
+        whose pieces of three bytes are kept, ``prefix`` those of which the first 8 characters are, or as many as the
+        parameter ``length`` tells. Indexes that the table has stay,
         commits of kartosql keep those of datasets up to date. Returns how many ``indexes`` there are, and how many
         files were ``added``, ``removed``, ``kept`` and ``unindexed``; for a cube that of each dataset. ``spark`` is a
         session whose executors read the files of a dataset, or True, as for ``create_index``. Raises ``unknown-table``,
@@ -648,6 +652,7 @@ class Connection:
         """
         self._session.check_writable()
         given = {"minmax": minmax, "valuelist": valuelist, "bloomfilter": bloomfilter, "regexvaluelist": regexvaluelist}
+        given |= {"ngram": ngram, "prefix": prefix}
         return upkeep.change_skipping_index(self._session, "create", table, skipping.specs(given), spark)
 
     def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:

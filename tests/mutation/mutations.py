@@ -186,8 +186,8 @@ MUTATIONS = [
     Mutation("statistics: the ends of a list are outside", EVALUATOR, "lambda e: low <= e AND e <= high", "lambda e: low < e AND e < high", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("statistics: a long list is looked at from one end", EVALUATOR, "low <= list_max({items}) AND high >= list_min({items})", "low <= list_min({items}) AND high >= list_min({items})", by="tests/engines/test_statistics.py"),
     Mutation("statistics: a prefix is compared with whole texts", EVALUATOR, "left(high, {size}) >= {text}", "left(high, {size}) > {text}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
-    Mutation("patterns are prefixes", FROM_SQL, 're.split("[%_]",', 're.split("[%]",', by="tests/engines/test_statistics.py"),
-    Mutation("a backslash of a pattern is text", FROM_SQL, r'text.split("\\")[0]', 'text', by="tests/predicate/test_from_sql.py"),
+    Mutation("patterns are prefixes", "predicate/patterns.py", 'elif letter in "%_":', 'elif letter in "%":', by="tests/engines/test_statistics.py"),
+    Mutation("a backslash of a pattern is text", FROM_SQL, '(pattern, "", "") if escape is not None else', '(pattern, "", "") if True else', by="tests/predicate/test_from_sql.py"),
     Mutation("NOT BETWEEN is outside of both ends", FROM_SQL, '"OR", ("<", ">")', '"AND", ("<", ">")', by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a comparison is not turned around", FROM_SQL, "left, op, right = right, _FLIPPED[op], left", "left, right = right, left", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("NOT of a comparison is forgotten", FROM_SQL, "_NEGATED[op] if negated else op", "op", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
@@ -257,6 +257,22 @@ MUTATIONS = [
     Mutation("keys delete rows of later files", "engines/base.py", "r.{_SEQUENCE} < k{number}.{_SEQUENCE}", "r.{_SEQUENCE} <> k{number}.{_SEQUENCE}", by="tests/engines/test_deletes.py"),
     Mutation("an indexed column that other engines see otherwise", "indexes/metadata_terms.py", "elif known is not None and (texts or known.family", "elif known is not None and (True or known.family", by="tests/sources/test_attach_metadata.py::test_texts_under_a_collation_are_not_compared_with_metadata"),
     Mutation("members of structs of another table", "indexes/metadata_terms.py", "if of != occurrence or column not in columns:", "if False:", by="tests/sources/test_attach_metadata.py::test_conditions_on_other_tables_say_nothing"),
+    Mutation("the case of letters counts in pieces of texts", "formats/xskipper/grams.py", "folded = pc.ascii_lower(values)", "folded = values", by="tests/write/test_text_skipping.py::test_pruned_and_unpruned_answers_agree[dataset]"),
+    Mutation("only ASCII letters have a case in pieces of texts", "formats/xskipper/grams.py", "for letter, plain in _FOLDED.items():", "for letter, plain in ():", by="tests/formats/xskipper/test_grams.py::test_what_contains_a_text_has_its_pieces"),
+    Mutation("a text that begins with a piece may stand anywhere, and the other way round", "formats/xskipper/grams.py", "content = begins * END + folded + ends * END", "content = END + folded + ends * END", by="tests/write/test_text_skipping.py::test_pruned_and_unpruned_answers_agree[dataset]"),
+    Mutation("of several texts each must be there", "formats/xskipper/grams.py", "any(all(_has(data, start, hash_ % bits) for hash_ in probe) for probe in probes)", "all(all(_has(data, start, hash_ % bits) for hash_ in probe) for probe in probes)", by="tests/write/test_text_skipping.py::test_pruned_and_unpruned_answers_agree[dataset]"),
+    Mutation("beginnings are compared with whole texts", "formats/xskipper/kinds.py", "return Among(frozenset(map(cut, test.keys)))", "return test", by="tests/write/test_text_skipping.py::test_texts_with_the_same_beginning_may_match"),
+    Mutation("the beginning of a greater text is greater", "formats/xskipper/kinds.py", 'return Range(f"{test.op[0]}=", cut(test.key))', "return Range(test.op, cut(test.key))", by="tests/write/test_text_skipping.py::test_texts_with_the_same_beginning_may_match"),
+    Mutation("a beginning tells that a text is another one", "formats/xskipper/kinds.py", """            if isinstance(test, Outside):
+                return ANY
+""", """            if isinstance(test, Outside):
+                return test
+""", by="tests/write/test_text_skipping.py::test_texts_with_the_same_beginning_may_match"),
+    Mutation("what may be repeated must be there", "predicate/patterns.py", 'run[:-1] if kind == "repeated" else run', "run", by="tests/predicate/test_patterns.py"),
+    Mutation("alternatives are not told apart", "predicate/patterns.py", 'or (kind == "either" and not depth)', "", by="tests/predicate/test_patterns.py"),
+    Mutation("what stands in groups must be there", "predicate/patterns.py", 'if depth or kind == "close":', 'if kind in ("open", "close"):', by="tests/predicate/test_patterns.py"),
+    Mutation("letters of other scripts lose their case as those of ASCII do", "predicate/from_sql.py", "for run in ascii_runs(text)]", "for run in [text]]", by="tests/predicate/test_from_sql.py::test_case_is_known_of_ascii_letters_alone"),
+    Mutation("files have to be left out by all kinds of parts", "formats/xskipper/store.py", "if any(p and not any(flags[n] for n in p) for p in parts))", "if all(not p or not any(flags[n] for n in p) for p in parts))", by="tests/write/test_text_skipping.py::test_pruned_and_unpruned_answers_agree[dataset]"),
     Mutation("a column of files is the partition column of its name", "indexes/skipping.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
     Mutation("texts are the same however they are read", "sources/folder_metadata.py", "elif segment.schema.reading not in (None, self.reading):", "elif False:", by="tests/sources/test_attach_skipping.py::test_csv_read_in_another_way_is_another_table"),
     Mutation("an index tells of files that it has not seen", "formats/segments.py", "left = set(self.unseen)", "left = set()", by="tests/sources/test_attach_indexes.py::test_a_file_that_the_index_has_not_seen_is_read"),

@@ -9,7 +9,18 @@ import sqlglot
 
 from kartosql.errors import SqlError
 from kartosql.predicate.from_sql import Meaning, predicate_of
-from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Contains, Extracted, Group, In, IsNull, Value
+from kartosql.predicate.tree import (
+    UNKNOWN,
+    Comparison,
+    Constant,
+    Contains,
+    ContainsFolded,
+    Extracted,
+    Group,
+    In,
+    IsNull,
+    Value,
+)
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
 
@@ -100,8 +111,17 @@ def test_predicates_are_understood(text, expected):
         "x NOT IN (1, NULL)",
         "x NOT LIKE 'a%'",
         "NOT x LIKE 'a%'",
-        "x LIKE 'a!%b' ESCAPE '!'",
-        "x ILIKE 'a%'",
+        "x ILIKE 'é%'",
+        "x LIKE 'a!' ESCAPE '!'",
+        "x LIKE 'a' ESCAPE '!!'",
+        "x NOT ILIKE 'a%'",
+        "upper(x) LIKE 'A%'",
+        "strpos(x, 'a') = 0",
+        "strpos(x, 'a') > -1",
+        "strpos('a', x) > 0",
+        "regexp_matches(x, y)",
+        "regexp_matches(x, 'a', 'm')",
+        "NOT regexp_matches(x, 'a')",
         "NOT contains(x, 'a')",
         "contains('abc', x)",
         "contains(x, NULL)",
@@ -198,3 +218,24 @@ def test_deep_predicates_are_unknown_or_refused(text):
     except SqlError:
         return
     assert found == UNKNOWN
+
+
+def test_case_is_known_of_ascii_letters_alone():
+    path = ("x",)
+    assert predicate_of("x ILIKE 'Aé_b'") == Group("AND", (ContainsFolded(path, "A"), ContainsFolded(path, "b")))
+    assert predicate_of("lower(x) LIKE '%ab%'") == ContainsFolded(path, "ab")
+    assert predicate_of("regexp_matches(x, '(?i)é')") == UNKNOWN
+
+
+def test_texts_are_read_as_their_engine_has_them():
+    path = ("x",)
+    assert predicate_of("x LIKE 'a!%b%c' ESCAPE '!'") == Group(
+        "AND", (Contains(path, "a%b", begins=True), Contains(path, "c"))
+    )
+    certain = Meaning(is_duckdb=True)
+    assert predicate_of(r"x LIKE 'a\_%' ESCAPE '\'", certain) == Contains(path, "a_", begins=True)
+    assert predicate_of(r"x LIKE 'a\_%' ESCAPE '\'") == UNKNOWN
+    assert predicate_of(r"regexp_matches(x, 'a\d+bc')", certain) == Group(
+        "AND", (Contains(path, "a"), Contains(path, "bc"))
+    )
+    assert predicate_of("0 < strpos(x, 'ab')") == Contains(path, "ab") == predicate_of("position('ab' IN x) >= 1")

@@ -10,7 +10,7 @@ import pytest
 
 import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
-from kartosql.formats.xskipper.kinds import extracted, of_java
+from kartosql.formats.xskipper.java_patterns import extracted, of_java
 
 PATTERNS = ["db=(.*) end", r"db=(\d+).*end", "(?i)(x|Y)?=", "^(.)", "([a-c]+)$", r"(\w{2,3}?)-"]
 

@@ -63,6 +63,11 @@ _OPERATORS: dict[Any, tuple[str, ...]] = {
     exp.Is: ("OPERATOR_IS_NULL", "COMPARE_NOT_DISTINCT_FROM"),
     (exp.Not, exp.Is): ("OPERATOR_IS_NOT_NULL", "COMPARE_DISTINCT_FROM"),
     exp.Like: ("~~",),
+    exp.ILike: ("~~*",),
+    exp.Escape: ("like_escape", "ilike_escape"),
+    exp.RegexpLike: ("regexp_matches",),
+    exp.RegexpFullMatch: ("regexp_full_match",),
+    exp.SimilarTo: ("regexp_full_match",),
     exp.StartsWith: ("starts_with", "prefix", "^@"),
     exp.Contains: ("contains",),
     exp.Column: ("COLUMN_REF",),
@@ -98,7 +103,7 @@ class ConditionReader:
         self._evaluator = evaluator
         self._freeze = freeze or evaluator.clock
         self._parsed: dict[int, ParsedAtom] = {}  # by id of the node
-        self._nodes = Meaning(self._path, self._value, self._literal, self._behind, self._sql)
+        self._nodes = Meaning(self._path, self._value, self._literal, self._behind, self._sql, is_duckdb=True)
 
     def agrees(self, node: exp.Expression) -> bool:
         """Return whether the engine's parser sees the same AND, OR and NOT in a predicate, and note its atoms."""

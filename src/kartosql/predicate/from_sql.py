@@ -17,11 +17,13 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 
 from kartosql.errors import SqlError
+from kartosql.predicate.patterns import Pieces, ascii_runs, of_like, of_regex
 from kartosql.predicate.tree import (
     UNKNOWN,
     Comparison,
     Constant,
     Contains,
+    ContainsFolded,
     Extracted,
     In,
     IsNull,
@@ -39,6 +41,7 @@ from kartosql.sql.tree import CONSTANT, MAX_DIGITS, number_of, operands
 MAX_TEXT = 1_000_000
 MAX_DEPTH = 200
 _OPERATORS = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_LIKES, _REGEXES = (exp.Like, exp.ILike), (exp.RegexpLike, exp.RegexpFullMatch, exp.SimilarTo)
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _INTEGERS = {exp.DType.BIGINT: 64, exp.DType.INT: 32, exp.DType.SMALLINT: 16, exp.DType.TINYINT: 8}
@@ -47,6 +50,14 @@ _CLOCKS = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPNTZ)
 _INTEGER = re.compile(r"[+-]?\d{1,40}")
 _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _MAX_HUGE = 1 << 127
+# What tells of the place of a text in another one, from 1 on, that it is there.
+_FOUND = {
+    ("=", Value("integer", 1)),
+    (">", Value("integer", 0)),
+    (">=", Value("integer", 1)),
+    ("<>", Value("integer", 0)),
+}
+_SEARCH = {"this", "substr"}
 _EXACT = Context(prec=80)
 _CONVERSIONS = ("date", "timestamp", "tinyint", "smallint", "int", "bigint", "float", "double", "string")
 
@@ -60,7 +71,8 @@ def name_of(node: exp.Column) -> Path | None:
 class Meaning:
     """What trees say, by what their nodes refer to: columns, parameters, texts of literals, aliased expressions.
 
-    ``sql`` returns a constant expression as the engine evaluates it, None for everything else.
+    ``sql`` returns a constant expression as the engine evaluates it, None for everything else. ``is_duckdb`` tells that
+    the trees are certainly of DuckDB's text, in which a backslash is no escape.
     """
 
     column: Callable[[exp.Column], Path | None] = name_of
@@ -68,6 +80,7 @@ class Meaning:
     literal: Callable[[exp.Literal], str] = lambda node: str(node.name)
     behind: Callable[[Any], Any] = lambda node: node
     sql: Callable[[exp.Expression], str | None] = lambda node: None
+    is_duckdb: bool = False
 
     # -- predicates ------------------------------------------------------------------------
 
@@ -103,18 +116,20 @@ class Meaning:
         path = self._columns(node)
         if path is not None:
             return Comparison(path, "=", Value("boolean", not negated))
-        is_text = isinstance(node, exp.Like | exp.StartsWith | exp.Contains) and not node.args.get("escape")
-        return self._matched(node) if is_text and not negated else UNKNOWN
+        return UNKNOWN if negated else self._matched(node)
 
     def _compared(self, left: Any, op: str, right: Any) -> Predicate:
         left, right = self.behind(left), self.behind(right)
-        if self._columns(left) is None and not isinstance(left, exp.RegexpExtract):
+        if self._columns(left) is None and not isinstance(left, exp.RegexpExtract | exp.StrPosition):
             left, op, right = right, _FLIPPED[op], left
         value = self._value(right)
         if isinstance(value, _Null):
             return Constant(False)
         if isinstance(left, exp.RegexpExtract):
             return UNKNOWN if value is None or op != "=" else _extracted(left, [value], self._columns(left.this))
+        if isinstance(left, exp.StrPosition):
+            is_found = value is not None and (op, value) in _FOUND and set(filter(left.args.get, left.args)) == _SEARCH
+            return self._contained(left.this, left.args["substr"]) if is_found else UNKNOWN
         path = self._columns(left)
         value = value or (None if path is None else self._evaluated(right))
         return UNKNOWN if path is None or value is None else Comparison(path, op, value)
@@ -180,18 +195,54 @@ class Meaning:
         return found
 
     def _matched(self, node: Any) -> Predicate:
-        path, pattern = self._columns(node.this), self._value(node.expression)
-        if path is None or not isinstance(pattern, Value) or pattern.kind not in ("string", "text"):
+        """Return what LIKE, a regular expression and the like say, UNKNOWN for everything else."""
+        if isinstance(node, exp.StartsWith | exp.Contains):
+            return self._contained(node.this, node.expression, begins=isinstance(node, exp.StartsWith))
+        escape = self._pattern(node.expression) if isinstance(node, exp.Escape) else None
+        if isinstance(node, exp.Escape):
+            node = node.this if escape is not None and len(escape) == 1 else None
+        if not isinstance(node, (*_LIKES, *_REGEXES)) or node.args.get("escape"):
             return UNKNOWN
-        text = str(pattern.value)
-        if not isinstance(node, exp.Like):
-            return Contains(path, text, begins=isinstance(node, exp.StartsWith))
+        pattern = self._pattern(node.expression)
+        if pattern is None:
+            return UNKNOWN
+        if isinstance(node, _REGEXES):
+            flag = node.args.get("flag") or node.args.get("options")
+            flags = "" if flag is None else self._pattern(flag)
+            is_whole = not isinstance(node, exp.RegexpLike)
+            pieces = of_regex(pattern, is_whole=is_whole, any_case=flags == "i") if flags in ("", "i", "c") else None
+            return UNKNOWN if pieces is None else self._holding(node.this, pieces)
+        path = self._columns(node.this)
+        if escape is None and path is not None and type(node) is exp.Like and not re.search(r"[%_\\]", pattern):
+            return Comparison(path, "=", Value("text", pattern))  # texts are compared, of whatever type the column is
         # A backslash takes the meaning from a wildcard in Spark, and nothing in DuckDB.
-        first, *others = re.split("[%_]", text.split("\\")[0])
-        if first == text:  # texts are compared, of whatever type the column is
-            return Comparison(path, "=", Value("text", text))
-        parts: list[Predicate] = [Contains(path, part) for part in others if part]
-        return group("AND", [Contains(path, first, begins=True), *parts] if first or not parts else parts)
+        before, backslash, _ = (pattern, "", "") if escape is not None else pattern.partition("\\")
+        found = of_like(before + "%" * len(backslash), escape, any_case=isinstance(node, exp.ILike))
+        return UNKNOWN if found is None else self._holding(node.this, found)
+
+    def _pattern(self, node: Any) -> str | None:
+        """Return a constant text, None for everything else."""
+        if self.is_duckdb and isinstance(node, exp.Literal) and node.is_string:
+            return self.literal(node)
+        value = self._value(node)
+        return str(value.value) if isinstance(value, Value) and value.kind in ("string", "text") else None
+
+    def _contained(self, subject: Any, part: Any, *, begins: bool = False) -> Predicate:
+        text = self._pattern(part)
+        return UNKNOWN if text is None else self._holding(subject, Pieces(*((text, ()) if begins else ("", (text,)))))
+
+    def _holding(self, subject: Any, pieces: Pieces) -> Predicate:
+        """Return that a column, perhaps in lower case, contains some texts."""
+        subject = self.behind(subject)
+        is_folded = pieces.any_case or isinstance(subject, exp.Lower)
+        path = self._columns(subject.this if isinstance(subject, exp.Lower) else subject)
+        if path is None:
+            return UNKNOWN
+        if is_folded:
+            runs = [run for text in (pieces.begin, *pieces.parts) for run in ascii_runs(text)]
+            return group("AND", [ContainsFolded(path, run) for run in runs]) if runs else UNKNOWN
+        begin = [Contains(path, pieces.begin, begins=True)] if pieces.begin or not pieces.parts else []
+        return group("AND", [*begin, *(Contains(path, part) for part in pieces.parts)])
 
     # -- constants -------------------------------------------------------------------------
 

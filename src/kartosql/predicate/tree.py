@@ -196,6 +196,14 @@ class Contains:
 
 
 @dataclass(frozen=True)
+class ContainsFolded:
+    """A text that contains another one, of ASCII characters, if the case of letters does not count."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True)
 class IsNull:
     """A column that is NULL or, negated, has a value."""
 
@@ -303,7 +311,7 @@ class Group(Generic[Item]):
         return "(" + f" {self.op} ".join(i.render(column) for i in self.items) + ")"
 
 
-Leaf = Comparison | In | Contains | IsNull | Extracted
+Leaf = Comparison | In | Contains | ContainsFolded | IsNull | Extracted
 Predicate = Leaf | Constant | Opaque | Group["Predicate"]
 Condition = Opaque | DynamicFilter | Group["Condition"]  # of a statement; its leaves are texts
 UNKNOWN: Opaque = Opaque()

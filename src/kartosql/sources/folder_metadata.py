@@ -10,9 +10,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kartosql.errors import KartosqlError
-from kartosql.formats.xskipper.naming import folder_name, table_identifier
+from kartosql.formats.xskipper.naming import OWN, folder_name, is_part, table_identifier
 from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned
-from kartosql.predicate.tree import UNKNOWN, Comparison, Contains, Extracted, In, Leaf, Predicate, mapped
+from kartosql.predicate.tree import (
+    UNKNOWN,
+    Comparison,
+    Contains,
+    ContainsFolded,
+    Extracted,
+    In,
+    Leaf,
+    Predicate,
+    mapped,
+)
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
@@ -77,7 +87,7 @@ class FolderMetadata:
             store = self._folder()
             if store is None and self._store is not None:
                 store = self._folder()  # a folder that somebody refreshes may look empty while it is listed
-            state = (store.url, list_files(store)) if store is not None else None
+            state = (store.url, *_parts(store)) if store is not None else None
             if state != self._state or (self._store is not None and self._store.has_gaps):
                 self._store = self._opened(store) if store is not None else None
                 self._state = state
@@ -125,7 +135,7 @@ class FolderMetadata:
             store = Store(url, self.options)
         except KartosqlError:
             return None
-        return store if any(not e.is_dir and e.name[:1] not in "._" for e in store.list_root()) else None
+        return store if any(not e.is_dir and is_part(e.name) for e in store.list_root()) else None
 
     def _opened(self, store: Store) -> MetadataStore:
         found = MetadataStore.open(store, self.keys)
@@ -186,6 +196,8 @@ def _certain_in_text(leaf: Leaf) -> Predicate:
     if isinstance(leaf, Extracted):
         is_plain = all(map(_PLAIN_TEXT.fullmatch, leaf.values)) and not _QUOTING.search(leaf.pattern)
         return leaf if is_plain else UNKNOWN
+    if isinstance(leaf, ContainsFolded):
+        return UNKNOWN
     if isinstance(leaf, Contains):  # within a text, a character that is left out joins what stands around it
         return leaf if leaf.begins and _PLAIN_TEXT.fullmatch(leaf.text) else UNKNOWN
     if isinstance(leaf, Comparison | In):
@@ -193,6 +205,12 @@ def _certain_in_text(leaf: Leaf) -> Predicate:
         texts = [str(v.value) for v in values or () if v.kind in ("string", "text")]
         return leaf if values is not None and all(map(_PLAIN_TEXT.fullmatch, texts)) else UNKNOWN
     return leaf
+
+
+def _parts(store: Store) -> tuple[list[ListedFile], set[str]]:
+    """Return the files of metadata as they stand now; those of our own kinds are never written again."""
+    hidden: set[str] = set()
+    return list_files(store, left_out=hidden), {name for name in hidden if name.startswith(OWN)}
 
 
 def _bucket(url: str) -> str:

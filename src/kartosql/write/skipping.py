@@ -125,7 +125,10 @@ class DatasetIndexes(SkippingIndexWriter[Place]):
     def _make(self, place: Place, existing: MetadataStore | None, specs: Sequence[IndexSpec]) -> dict[str, Any]:
         table, operation = self._table, self.operation
         done = _refresh(operation.store, table, place, existing, specs, operation.spark)
-        if table.metadata.get(POINTER) != place.text():
+        known = {(index.name, index.path) for index in existing.indexes} if existing is not None else set()
+        # New part files stand beside others: who knows the table has to look again.
+        is_more = any(spec.kind.is_own and (spec.name, spec.path) not in known for spec in specs)
+        if is_more or table.metadata.get(POINTER) != place.text():
             operation.commit([Change(table.uuid, operation.name, metadata={POINTER: place.text()})])
         return report(done, len(specs))
 

@@ -146,7 +146,7 @@ def test_cells_of_the_original_are_written_byte_for_byte():
 @pytest.mark.parametrize("shape", [DEFAULT, bloom.shape_for(0.2, 3)])
 def test_filters_over_arrays_are_the_same(monkeypatch, shape, without_numpy):
     if without_numpy:
-        monkeypatch.setattr(bloom, "_numpy", lambda: None)
+        monkeypatch.setattr(bloom, "numpy_or_none", lambda: None)
     rng = random.Random(1)
     numbers = [rng.randrange(-(1 << 63), 1 << 63) for _ in range(200)] + [0, -1, None]
     texts = ["".join(rng.choice("aé€\U0001f600") for _ in range(rng.randrange(20))) for _ in range(200)] + ["", None]
@@ -164,7 +164,7 @@ def test_filters_over_arrays_are_the_same(monkeypatch, shape, without_numpy):
 def test_filters_of_many_files_are_those_of_each(monkeypatch, shape, without_numpy, hashes, held):
     """With as many values at once as one file has, and with fewer."""
     if without_numpy:
-        monkeypatch.setattr(bloom, "_numpy", lambda: None)
+        monkeypatch.setattr(bloom, "numpy_or_none", lambda: None)
     monkeypatch.setattr(bloom, "_HASHES", hashes)
     monkeypatch.setattr(bloom, "_BYTES", held)
     rng = random.Random(2)

@@ -272,7 +272,8 @@ def test_dropping_removes_all(lake):
         (("minmax", "none"), "unknown-column"),
         (("bloomfilter", "d"), "unsupported-type"),
         (("minmax", "list"), "unsupported-type"),
-        (("prefix", "i"), "invalid-argument"),
+        (("suffix", "i"), "invalid-argument"),
+        (("prefix", "i"), "unsupported-type"),
         (("minmax", ""), "invalid-argument"),
     ],
 )

@@ -413,7 +413,7 @@ def prepared(values: pa.Array) -> pa.Array:
 
 def filters_of(files: Sequence[Sequence[pa.Array]], shape: Shape) -> list[bytes]:
     """Return the cells of filters, one for each file, of all its values as ``prepared`` returns them."""
-    if _numpy() is None:
+    if numpy_or_none() is None:
         return [cell_of(shape, build([v for a in arrays for v in a.to_pylist()], shape)) for arrays in files]
     builder, cells = FilterBuilder(shape), list[bytes]()
     for pieces in _chunks(files, builder.at_once):
@@ -454,7 +454,7 @@ class FilterBuilder:
     def __init__(self, shape: Shape) -> None:
         assert shape.version == 1
         self._shape = shape
-        self._numpy = np = _numpy()
+        self._numpy = np = numpy_or_none()
         self._words = bytes(shape.bits // 8)
         self.at_once = max(256, _HASHES // shape.hashes)
         if np is not None:
@@ -567,7 +567,8 @@ class FilterBuilder:
         block |= high
 
 
-def _numpy() -> Any:
+def numpy_or_none() -> Any:
+    """Return the module, None where it is not installed."""
     # The command line starts without it, but making filters without it takes much longer than to import it.
     if "numpy" in sys.modules and sys.modules["numpy"] is None:
         del sys.modules["numpy"]

@@ -7,7 +7,6 @@ readers and writers of part files ask that table alone.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -35,10 +34,15 @@ from kartosql.formats.xskipper.bloom import (
     words_of,
 )
 from kartosql.formats.xskipper.domain import (
+    ANY,
     Among,
     Bounds,
     ColumnType,
+    Containing,
     OddCells,
+    Outside,
+    Range,
+    Test,
     Values,
     Vanished,
     as_tests,
@@ -46,10 +50,12 @@ from kartosql.formats.xskipper.domain import (
     repeated,
     values_of,
 )
+from kartosql.formats.xskipper.grams import PieceSet, may_hold, pieces_of
 from kartosql.formats.xskipper.java import JavaStreamError, old_bounds, old_values
+from kartosql.formats.xskipper.java_patterns import extracted, of_java
 from kartosql.formats.xskipper.naming import column_name, parts_of, path_of, spelled
 from kartosql.formats.xskipper.segment import FileSchema, Index, Segment
-from kartosql.predicate.tree import Comparison, Extracted, In, Leaf, Path, Value
+from kartosql.predicate.tree import Comparison, Contains, ContainsFolded, Extracted, In, Leaf, Path, Value
 
 UDT = "io.xskipper.metadatastore.parquet.ParquetBaseClauseTranslator$BloomFilterMetaDataTypeUDT"
 TIME = pa.timestamp("us", "UTC")
@@ -68,6 +74,7 @@ _KEPT_AS = {
     **{pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.date64(): pa.date32()},
 }
 PARTITION = "partition key"
+DEFAULT_LENGTH, MAX_LENGTH = 8, 1_000  # characters of a prefix
 Types = Mapping[Path, ColumnType]
 Flags: TypeAlias = pa.BooleanArray  # of the rows of a part file
 
@@ -104,7 +111,7 @@ class IndexSpec:
     quotes. ``fpp`` and ``ndv`` are the share of false positives and the number of distinct values that
     a Bloom filter is made for. ``key`` is the label of the key that encrypts it. ``is_twin`` says that
     other names of the table read the same when dots join them. ``patterns`` are the regular
-    expressions of which a list keeps the first groups.
+    expressions of which a list keeps the first groups. ``length`` are the characters of a prefix.
     """
 
     name: str
@@ -114,6 +121,7 @@ class IndexSpec:
     key: str | None = None
     is_twin: bool = False
     patterns: tuple[str, ...] = ()
+    length: int = DEFAULT_LENGTH
 
     def __post_init__(self) -> None:
         """Refuse what cannot be; raises ``invalid-argument``."""
@@ -163,8 +171,16 @@ class Evidence:
     session: Session
     filters: Callable[[Segment, Index], Filters]
 
-    def may_pass(self, found: tuple[Bounds | Values, ColumnType] | None, leaf: Leaf) -> Flags | None:
-        """Return which rows have bounds or values that may pass, None if that is not known."""
+    def may_pass(
+        self,
+        found: tuple[Bounds | Values, ColumnType] | None,
+        leaf: Leaf,
+        weaker: Callable[[Test], Test] = lambda test: test,
+    ) -> Flags | None:
+        """Return which rows have bounds or values that may pass, None if that is not known.
+
+        ``weaker`` returns a test that what is kept of a value passes, if the value passes the one of the leaf.
+        """
         if found is None:
             return None
         held, type_ = found
@@ -174,7 +190,9 @@ class Evidence:
                 return None
             type_ = known
         tests = as_tests(leaf, type_, self.session.zone)
-        return None if tests is None else reduce(pc.or_, map(held.may_pass, tests), repeated(False, self.segment.rows))
+        if tests is None:
+            return None
+        return reduce(pc.or_, (held.may_pass(weaker(t)) for t in tests), repeated(False, self.segment.rows))
 
 
 class Kind:
@@ -187,6 +205,7 @@ class Kind:
     has_large_cells: ClassVar[bool] = False  # of which no two are alike
     is_of_bounds: ClassVar[bool] = False  # whether the least and the greatest value are enough
     is_for_executors: ClassVar[bool] = True  # whether those of Spark may collect the cells
+    is_own: ClassVar[bool] = False  # whether the original does not know it, and must not meet it
 
     # -- what is asked for -----------------------------------------------------------------
 
@@ -478,10 +497,134 @@ class BloomFilter(Kind):
         return next((o.value_type for o in others if o.path == index.path and o.value_type is not None), None)
 
 
+class Text(Kind):
+    """What is kept of texts, in a form that the original does not know."""
+
+    takes = "text"
+    is_own = True
+
+    def value_type(self, type_: pa.DataType) -> pa.DataType | None:
+        """Return text, None for all else."""
+        found = super().value_type(type_)
+        return found if found == pa.string() else None
+
+
+class Prefix(Text):
+    """The first characters of the texts of a file, each beginning once."""
+
+    name = "prefix"
+    parameters: ClassVar[Mapping[str, type]] = {"length": int}
+    _LENGTH = "index.prefix.length"
+
+    def check(self, spec: IndexSpec) -> None:
+        """Refuse prefixes of no or too many characters."""
+        if not (isinstance(spec.length, int) and 0 < spec.length <= MAX_LENGTH):
+            raise UsageError(f"A prefix of {spec.length} characters is not possible.", hint=f"From 1 to {MAX_LENGTH}.")
+
+    def described(self, spec: IndexSpec) -> dict[str, str]:
+        """Return the length."""
+        return {self._LENGTH: str(spec.length)}
+
+    def parameters_of(self, index: Index) -> dict[str, Any] | None:
+        """Return the length, None if it is no such number."""
+        text = index.params.get(self._LENGTH, "")
+        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_LENGTH))
+        return {"length": int(text)} if is_number and 0 < int(text) <= MAX_LENGTH else None
+
+    def collector(self, spec: IndexSpec, type_: pa.DataType) -> Any:
+        """Return what cuts texts."""
+        return _Prefixes(spec.length)
+
+    def may_match(self, evidence: Evidence, index: Index, leaf: Leaf, alive: Flags) -> Flags | None:
+        """Return which rows have a beginning that a match may have."""
+        known = self.parameters_of(index)
+        if known is None or (isinstance(leaf, Contains) and not leaf.begins):
+            return None
+        length: int = known["length"]
+
+        def cut(key: Any) -> Any:
+            return key.decode()[:length].encode()
+
+        def weaker(test: Test) -> Test:
+            if isinstance(test, Range):
+                return Range(f"{test.op[0]}=", cut(test.key))
+            if isinstance(test, Outside):
+                return ANY
+            if isinstance(test, Containing):
+                is_short = len(test.part.decode()) < length
+                return test if is_short else Among(frozenset({cut(test.part)}))
+            return Among(frozenset(map(cut, test.keys)))
+
+        return evidence.may_pass(listed(evidence.segment, index), leaf, weaker)
+
+
+class NGram(Text):
+    """The pieces of three bytes in the texts of a file, whatever their case, as a filter of its own size."""
+
+    name = "ngram"
+    leaves = ("",)
+    has_large_cells = True
+    _FORM: ClassVar[dict[str, str]] = {"index.ngram.form": "1"}
+
+    def described(self, spec: IndexSpec) -> dict[str, str]:
+        """Return the form of the filters."""
+        return self._FORM
+
+    def parameters_of(self, index: Index) -> dict[str, Any] | None:
+        """Return nothing, None if the filters are of another form."""
+        return {} if dict(index.params) == self._FORM else None
+
+    def cell_type(self, type_: pa.DataType) -> tuple[pa.DataType, Any]:
+        """Return bytes."""
+        return pa.binary(), "binary"
+
+    def collector(self, spec: IndexSpec, type_: pa.DataType) -> Any:
+        """Return what collects pieces."""
+        return PieceSet()
+
+    def size(self, cell: Any, spec: IndexSpec) -> int:
+        """Return the bytes of a filter."""
+        return len(cell)
+
+    def encode(self, cells: Sequence[Any], spec: IndexSpec, type_: pa.DataType) -> pa.Array:
+        """Return the filters."""
+        return array_of(cells, pa.binary())
+
+    def may_match(self, evidence: Evidence, index: Index, leaf: Leaf, alive: Flags) -> Flags | None:
+        """Return which rows that are alive may hold all pieces of a text that is asked for."""
+        segment, types, wanted = evidence.segment, evidence.session.types, self._wanted(leaf)
+        is_text = types is None or types.get(index.path, ColumnType("unknown")).family == "string"
+        # Of a text without pieces nothing is known.
+        if not is_text or not wanted or not all(wanted) or self.parameters_of(index) is None:
+            return None
+
+        def read() -> pa.Array:
+            cells = segment.column(index.column, is_large=True)
+            may_hold(cells, wanted, [False] * segment.rows)  # or they are odd
+            return cells
+
+        cells = segment.once("pieces", index.column, read)
+        return None if cells is None else array_of(may_hold(cells, wanted, alive.to_pylist()), pa.bool_())
+
+    def _wanted(self, leaf: Leaf) -> list[frozenset[int]]:
+        """Return the pieces of each of the texts of which a match holds one; none if that is not known."""
+        if isinstance(leaf, Contains | ContainsFolded):
+            return [pieces_of(leaf.text, begins=isinstance(leaf, Contains) and leaf.begins)]
+        constants: Sequence[Value] | None = None
+        if isinstance(leaf, Comparison) and leaf.op == "=":
+            constants = [leaf.value]
+        elif isinstance(leaf, In) and not leaf.negated:
+            constants = leaf.values
+        if constants is None or len(constants) > MAX_VALUES or any(c.kind not in ("string", "text") for c in constants):
+            return []
+        return [pieces_of(str(c.value), begins=True, ends=True) for c in constants]
+
+
 # The kinds by their names, in the order in which they are asked: a kind is asked only about files that the ones before
 # it leave.
 MIN_MAX = MinMax()
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (MIN_MAX, DistinctValues(), RegexValueList(), BloomFilter())}
+_ALL = (MIN_MAX, Prefix(), DistinctValues(), RegexValueList(), BloomFilter(), NGram())
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 
 
 @dataclass(frozen=True)
@@ -543,6 +686,17 @@ class _ValueSet:
         return self._found
 
 
+class _Prefixes(_ValueSet):
+    """The first characters of texts."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(pa.string())
+        self._length = length
+
+    def add(self, values: pa.Array) -> None:
+        super().add(pc.utf8_slice_codeunits(pc.unique(values).drop_null(), 0, self._length))
+
+
 class _Extracts(_ValueSet):
     """What patterns find in the distinct values of a file."""
 
@@ -577,51 +731,6 @@ class _Hashed:
 
     def cell(self) -> Any:
         return self._held if self._builder is None else cell_of(self._shape, self._builder.words())
-
-
-# -- regular expressions that Java, RE2 and Python read alike -----------------------------------------
-
-_ESCAPE = r"\\(?:[dDwWsSntrf]|[!-/:-@\[-`{-~])"
-# What Java, RE2 and Python read alike, but for dots and ends of lines, which are replaced below.
-_TOKEN = re.compile(
-    rf"{_ESCAPE}|\[\^?(?:[^\[\]\\&^]|{_ESCAPE})+\]|\((?:\?:|(?!\?))|\)|[*+?]\??|\{{\d+(?:,\d*)?\}}\??|[^\\\[\]{{}}(]"
-)
-_ENDS = "\n\r\x85\u2028\u2029"
-_OF_JAVA = {".": f"[^{_ENDS}]", "$": rf"(?=(?:\r\n|(?<!\r)\n|[{_ENDS[1:]}])?\Z)"}
-_IGNORE_CASE = "(?i)"
-
-
-def of_java(pattern: str) -> re.Pattern[str]:
-    """Return a pattern as Java reads it; raises ``invalid-argument`` for what engines may read in different ways."""
-    rest = pattern.removeprefix(_IGNORE_CASE)
-    tokens = [m[0] for m in _TOKEN.finditer(rest)]
-    try:
-        if "".join(tokens) != rest:
-            raise ValueError("only what Java and DuckDB read alike is possible")
-        flags = re.ASCII | (re.IGNORECASE if rest != pattern else 0)
-        found = re.compile("".join(_OF_JAVA.get(t, t) for t in tokens), flags)
-        pc.match_substring_regex(array_of([""], pa.string()), pattern)
-    except (ValueError, re.error, OverflowError, RecursionError, pa.ArrowInvalid) as e:
-        raise _refused(pattern, str(e).splitlines()[0]) from None
-    if not found.groups:
-        raise _refused(pattern, "it has no group in brackets, which is what is kept")
-    return found
-
-
-def extracted(values: pa.Array, pattern: str) -> pa.Array:
-    """Return first groups of a pattern in texts: of the first match as DuckDB has it, of all as Java has them."""
-    java = of_java(pattern)
-    matching = values.filter(pc.match_substring_regex(values, pattern))
-    first = pc.replace_substring_regex(matching, rf"\A(?s:.*?)(?:{pattern})(?s:.*)\z", r"\1")
-    every = {m[1] for text in values.to_pylist() for m in java.finditer(text) if m[1] is not None}
-    return pc.unique(pa.concat_arrays([first, array_of(sorted(every), pa.string())]))
-
-
-def _refused(pattern: str, reason: str) -> UsageError:
-    return UsageError(
-        f"{pattern!r} is no pattern for an index: {reason}.",
-        hint="Groups, classes, quantifiers, alternatives, ^, $, and (?i) in front are possible.",
-    )
 
 
 # -- numbers and names -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 VIRTUAL = "virtual_"
 OBJECT_COLUMN = "obj_name"
+OWN = "_kartosql-"  # what names of part files begin with that Spark, and so the original, must not see
 _PART = re.compile(r'"(?:[^"]|"")+"|[^."]+')
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -22,6 +23,11 @@ def table_identifier(location: str) -> str:
         _, slash, path = location[scheme.end() :].partition("/")  # ? and # are characters of paths
         location = slash + path
     return location.removesuffix("/") if len(location) > 1 else location
+
+
+def is_part(name: str) -> bool:
+    """Return whether a file with a name is a part of metadata."""
+    return name[:1] not in "._" or name.startswith(OWN)
 
 
 def folder_name(identifier: str) -> str:

@@ -21,7 +21,7 @@ from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.java import JavaStreamError
 from kartosql.formats.xskipper.kinds import KINDS, MIN_MAX, IndexSpec, spark_name
 from kartosql.formats.xskipper.layout import IndexLayout
-from kartosql.formats.xskipper.naming import OBJECT_COLUMN
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, OWN
 from kartosql.formats.xskipper.scans import DataFile, Scan, collect, partition_values
 from kartosql.formats.xskipper.segment import (
     NEWEST,
@@ -184,20 +184,38 @@ def refresh(
     if existing is None:
         existing = MetadataStore.below(store, folder, layout.secrets.keys if layout.secrets else {})
     _check_own(existing, folder, layout)
-    writer = _Parts(store, folder, layout, {f.id: f.size for f in files})
-    try:
-        with writer.thread:  # which ends when all is written
-            done, stale = _written(existing, files, layout, sources, writer)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            store.delete(writer.keys)
-        raise
-    store.delete([*stale, *existing.unreadable])
-    return done
+    done: list[Refreshed] = []
+    stale = list(existing.unreadable)
+    # Part files with kinds that the original does not know stand beside those that it reads.
+    for is_own in (False, True):
+        segments = [s for s in existing.segments if s.is_own == is_own]
+        indexes = [i for i in layout.indexes if i[0].kind.is_own == is_own]
+        is_locked = any(spec.key is not None for spec, _ in indexes)
+        own = replace(layout, indexes=indexes, secrets=layout.secrets if is_locked else None)
+        if not own.indexes and (layout.indexes or (is_own and done)):
+            stale += [s.source for s in segments]
+            continue
+        writer = _Parts(store, f"{folder}/{OWN * is_own}", own, {f.id: f.size for f in files})
+        try:
+            with writer.thread:  # which ends when all is written
+                found, replaced = _written(segments, files, own, sources, writer)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                store.delete(writer.keys)
+            raise
+        done.append(found)
+        stale += replaced
+    store.delete(stale)
+    return Refreshed(
+        max(d.added for d in done),
+        max(d.removed for d in done),
+        min(d.kept for d in done),
+        tuple(dict.fromkeys(path for d in done for path in d.unindexed)),
+    )
 
 
 def _written(
-    existing: MetadataStore, files: Sequence[DataFile], layout: IndexLayout, sources: Collecting, writer: _Parts
+    segments: Sequence[Segment], files: Sequence[DataFile], layout: IndexLayout, sources: Collecting, writer: _Parts
 ) -> tuple[Refreshed, list[str]]:
     """Write new part files, and return what they are with the keys of those whose place they take."""
     current = {f.id: f for f in files}
@@ -205,9 +223,9 @@ def _written(
     stale: list[str] = []
     removed = 0
     # Part files that are not half full are merged, if there are many.
-    merging = {s.source for s in existing.segments if 2 * s.rows < PART_ROWS and 2 * s.bytes < PART_BYTES}
+    merging = {s.source for s in segments if 2 * s.rows < PART_ROWS and 2 * s.bytes < PART_BYTES}
     merging = merging if len(merging) > MAX_PARTS else set()
-    for segment in existing.segments:
+    for segment in segments:
         ids, sizes = segment.ids(), segment.sizes()
         valid = [(at, name) for at, name in enumerate(ids) if _is_about(name, sizes[at], current)]
         removed += len(ids) - len(valid)
@@ -228,7 +246,7 @@ def _written(
             seen.update(rows.column(OBJECT_COLUMN).to_pylist())
             writer.add(rows, bounds_are_exact=True, reading=layout.reading)
     writer.end()
-    if layout.indexes and not writer.keys and len(stale) == len(existing.segments):
+    if layout.indexes and not writer.keys and len(stale) == len(segments):
         writer.hold()
     left = tuple(f.path for f in files if f.id not in seen)
     return Refreshed(len(seen) - kept_count, removed, kept_count, left), stale
@@ -278,8 +296,8 @@ def _check_own(existing: MetadataStore, folder: str, layout: IndexLayout) -> Non
 class _Parts:
     """Part files that are written when they have some megabytes, one of them while rows of the next are collected."""
 
-    def __init__(self, store: Store, folder: str, layout: IndexLayout, sizes: dict[str, int | None]) -> None:
-        self._store, self._folder, self._layout = store, folder, layout
+    def __init__(self, store: Store, begin: str, layout: IndexLayout, sizes: dict[str, int | None]) -> None:
+        self._store, self._begin, self._layout = store, begin, layout
         self.sizes = sizes  # of indexed objects as they were when their entries were made
         self._held: dict[tuple[bool, str | None], list[pa.Table]] = {}
         self.thread = ThreadPoolExecutor(1)
@@ -310,7 +328,7 @@ class _Parts:
             self._writing.result()
 
     def _put(self, rows: pa.Table, exact: bool, reading: str | None) -> None:
-        self.keys.append(f"{self._folder}/part-00000-{uuid.uuid4()}-c000.zstd.parquet")  # as Spark names them
+        self.keys.append(f"{self._begin}part-00000-{uuid.uuid4()}-c000.zstd.parquet")  # as Spark names them
         sizes = [self.sizes.get(name) for name in rows.column(OBJECT_COLUMN).to_pylist()]
         made = part_file(rows, self._layout, bounds_are_exact=exact, reading=reading, sizes=sizes)
         self._store.put(self.keys[-1], made)

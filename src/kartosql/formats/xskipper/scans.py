@@ -80,8 +80,13 @@ def _scanned(count: int, layout: IndexLayout, batches: Iterable[tuple[int, Value
             continue
         seen.add(number)
         collectors = [spec.kind.collector(spec, type_) for spec, type_ in layout.indexes]
-        if all(_add(batch, collectors, layout) for _, batch in of_file):
-            yield number, [c.cell() for c in collectors]
+        try:
+            if not all(_add(batch, collectors, layout) for _, batch in of_file):
+                continue
+            cells = [c.cell() for c in collectors]
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            continue  # texts that are none
+        yield number, cells
 
 
 def _add(batch: Values, collectors: Sequence[Any], layout: IndexLayout) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError, UsageError, first_line, reraise
 from kartosql.formats.xskipper.domain import ColumnType, OddCells, Values, Vanished, single_values, spark_type
-from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, spelled
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, OWN, VIRTUAL, spelled
 from kartosql.store import Store
 
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
@@ -313,6 +313,7 @@ class Segment:
         That is a KeyError for a file that is not there any more.
         """
         self.source = key
+        self.is_own = key.rpartition("/")[2].startswith(OWN)  # of kinds that the original does not know
         self._keys = keys
         self.report = report
         self.is_gone = False  # somebody removed the file meanwhile

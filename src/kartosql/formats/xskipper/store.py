@@ -16,7 +16,7 @@ from kartosql.errors import FormatError, KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper.bloom import Budget, Filters
 from kartosql.formats.xskipper.domain import ColumnType, repeated
 from kartosql.formats.xskipper.kinds import KINDS, PARTITION, Evidence, Session, joined_flags
-from kartosql.formats.xskipper.naming import object_id
+from kartosql.formats.xskipper.naming import is_part, object_id
 from kartosql.formats.xskipper.segment import Index, Keys, Segment, checked_keys
 from kartosql.predicate.tree import Constant, Group, Leaf, Opaque, Path, Predicate
 from kartosql.store import Store
@@ -119,8 +119,10 @@ class MetadataStore:
         self._budget = Budget()
         self._rows: dict[str, list[int]] | None = None
         self._sizes: list[int | None] = []
+        self._first_own = 0  # row about kinds that the original does not know
         for name in names:
             self._open_segment(name, keys, table)
+        self.segments.sort(key=lambda segment: segment.is_own)
 
     @classmethod
     def open(
@@ -156,7 +158,7 @@ class MetadataStore:
                 found = [e.name for e in store.list_root() if not e.is_dir]
             else:
                 found = [k for k in store.list_below(folder) if "/" not in k[start:]]
-            return [k for k in found if k[start : start + 1] not in "._"]
+            return [k for k in found if is_part(k[start:])]
 
         for _ in range(ATTEMPTS):
             listed = names()
@@ -254,7 +256,7 @@ class MetadataStore:
 
     def known(self, files: Sequence[File]) -> int:
         """Return how many of some files are indexed as they are now."""
-        return sum(bool(self._rows_of(file)) for file in files)
+        return sum(all(self._rows_of(file)) for file in files)
 
     # -- which files -----------------------------------------------------------------------
 
@@ -282,11 +284,11 @@ class MetadataStore:
         columns where the indexes do not know these.
         """
         stages, asked = self._stages(conditions, session or Session())
-        rows = {i: numbers for i, file in enumerate(files) if (numbers := self._rows_of(file))}
+        rows = dict(enumerate(map(self._rows_of, files)))
         skipped = []
         for kind, flags in stages.items():
-            # Several rows of one file should say the same; if not, the file is kept.
-            gone = frozenset(i for i, numbers in rows.items() if not any(flags[n] for n in numbers))
+            # Several rows of one file in parts of the same indexes should say the same; if not, the file is kept.
+            gone = frozenset(i for i, parts in rows.items() if any(p and not any(flags[n] for n in p) for p in parts))
             rows = {i: numbers for i, numbers in rows.items() if i not in gone}
             if gone or kind in asked:
                 skipped.append(Skipped(kind, gone))
@@ -314,24 +316,30 @@ class MetadataStore:
                 found[kind] += [True] * segment.rows if joined is None else joined.to_pylist()
         return found, asked
 
-    def _rows_of(self, file: File) -> list[int]:
-        """Return the rows about a file as it is now; none of another size is."""
+    def _rows_of(self, file: File) -> list[list[int]]:
+        """Return the rows about a file as it is now, those of the kinds that the original knows and the others.
+
+        None is of another size.
+        """
         path, time, *known = file
         rows = self._by_id().get(object_id(path, time), [])
         size = known[0] if known else None
-        return rows if size is None else [n for n in rows if self._sizes[n] in (None, size)]
+        same = rows if size is None else [n for n in rows if self._sizes[n] in (None, size)]
+        kinds = {segment.is_own for segment in self.segments} or {False}
+        return [[n for n in same if (n >= self._first_own) == is_own] for is_own in kinds]
 
     def _by_id(self) -> dict[str, list[int]]:
         """Return the rows of each indexed object, counted through all part files with readable names."""
         if self._rows is None:
             rows: dict[str, list[int]] = {}
             sizes: list[int | None] = []
-            at = 0
+            at = self._first_own = 0
             for segment in self.segments:
                 for name in segment.ids():
                     rows.setdefault(name, []).append(at)
                     at += 1
                 sizes += segment.sizes()
+                self._first_own = self._first_own if segment.is_own else at
             self._sizes, self._rows = sizes, rows
         return self._rows
 
