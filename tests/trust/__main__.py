@@ -1,9 +1,9 @@
 """Run the programme that looks for what is wrong, as long as one likes.
 
-    python -m tests.trust [--hours 1 | --runs 1000] [--seed 0] [--shrink] [SIMULATION]
+    python -m tests.trust [--hours 1 | --runs 1000] [--seed 0] [--shrink] [--corpus FOLDER] [PART]
 
-Without a part all parts share the time. Each failure is printed with its seed, with which ``--seed SEED --runs 1``
-shows it again. ``--shrink`` looks for the least program that fails.
+Without a part all of them share the time. Each failure is printed with its seed, with which ``PART --seed SEED
+--runs 1`` shows it again. ``--shrink`` looks for the least program of the simulation that fails.
 """
 
 from __future__ import annotations
@@ -11,50 +11,141 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
+from typing import Any
+
+
+class Clock:
+    """Tells whether there is time for one more run."""
+
+    def __init__(self, given: Any, share: float) -> None:
+        self.seed, self.first = given.seed, given.seed
+        self._runs = given.runs if given.runs is not None or given.hours is not None else 100
+        self.until = time.monotonic() + given.hours * share * 3600 if given.hours is not None else float("inf")
+        self._began = time.process_time()
+
+    @property
+    def runs(self) -> int:
+        """How many there were."""
+        return self.seed - self.first
+
+    def goes_on(self) -> bool:
+        """Return whether to run once more."""
+        return (self._runs is None or self.runs < self._runs) and time.monotonic() < self.until
+
+    def again(self, part: str) -> str:
+        """Return how to see the present run once more."""
+        return f"again: python -m tests.trust {part} --seed {self.seed} --runs 1\n"
+
+    def __str__(self) -> str:
+        return f"from seed {self.first}, {time.process_time() - self._began:.0f} s of CPU time"
+
+
+def simulate(given: Any, clock: Clock) -> int:
+    """Run programs of actors."""
+    from trust import simulation
+
+    counts: Counter[str] = Counter()
+    failures = steps = 0
+    while failures < given.failures and clock.goes_on():
+        made, done = simulation.program(clock.seed), []
+        error = simulation.failure(made, done)
+        if error is not None:
+            failures += 1
+            least = simulation.shrunk(made) if given.shrink else made
+            print(f"{error}\n{least}\n{clock.again('simulation')}", flush=True)
+        for one in done:
+            counts.update(one.counts)
+            steps += one.scheduler.steps
+        clock.seed += 1
+    for name, count in sorted(counts.items()):
+        print(f"{count:>9,}  {name}")
+    print(
+        f"simulation: {clock.runs:,} interleavings {clock}, {counts.total():,} operations, "
+        f"{steps:,} calls of the store, {failures} failures",
+        flush=True,
+    )
+    return failures
+
+
+def ask(given: Any, clock: Clock) -> int:
+    """Ask for answers that have to agree, over one store for each seed."""
+    import kartosql
+    from differential.regimes import regime
+    from differential.stores import make_world
+    from trust.partitions import Partitions
+
+    counts: Counter[str] = Counter()
+    failures = 0
+    while failures < given.failures and clock.goes_on():
+        with tempfile.TemporaryDirectory() as folder, regime(clock.seed):
+            world = make_world(clock.seed, folder)
+            with kartosql.connect(world.store.url, **world.settings) as con:
+                partitions = Partitions(world, con)
+                for number in range(50):
+                    try:
+                        partitions.check(number)
+                    except Exception:  # noqa: BLE001
+                        failures += 1
+                        print(f"{traceback.format_exc()}\n{clock.again('answers')}")
+            world.plain.close()
+        counts.update(partitions.counts)
+        clock.seed += 1
+    told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"answers: {clock.runs:,} stores {clock}: {told}, {failures} failures", flush=True)
+    return failures + (ask_scripts(given, clock) if given.corpus else 0)
+
+
+def ask_scripts(given: Any, clock: Clock) -> int:
+    """Ask the queries of a corpus of sqllogictest."""
+    from trust import logictest
+
+    paths = logictest.scripts(given.corpus)[given.part_of :: given.parts]
+    found = logictest.check_all(paths, given.seed, given.queries, clock.until)
+    for text in found.failures[: given.failures]:
+        print(text)
+    for code, text in found.examples.items():
+        print(f"refused, {code}: {text}")
+    refused = ", ".join(f"{n:,} {code}" for code, n in found.refused.items()) or "none"
+    places = ", ".join(f"{n:,} {place}" for place, n in found.places.items())
+    print(
+        f"sqllogictest: {found.scripts:,} scripts, tables as {places}: {found.alike:,} answers alike, "
+        f"{len(found.failures)} not; refused by both {found.refused_by_both:,}, by kartosql alone {refused}",
+        flush=True,
+    )
+    return len(found.failures)
+
+
+PARTS = {"simulation": simulate, "answers": ask}
 
 
 def main() -> int:
     """Print what was run, and what failed; return 1 if something did."""
     parser = argparse.ArgumentParser(prog="python -m tests.trust", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("part", nargs="?", choices=("simulation",), default="simulation")
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "bugs"))
     parser.add_argument("--hours", type=float, help="for which to go on")
-    parser.add_argument("--runs", type=int, help="after which to end")
+    parser.add_argument("--runs", type=int, help="of each part, after which to end")
     parser.add_argument("--seed", type=int, default=0, help="of the first run; those that follow have the next ones")
     parser.add_argument("--shrink", action="store_true", help="make programs that fail as short as they get")
     parser.add_argument("--failures", type=int, default=5, help="after which to end")
+    parser.add_argument("--corpus", help="folder with scripts of sqllogictest")
+    parser.add_argument("--queries", type=int, help="of each script, drawn by chance; all of them by default")
+    parser.add_argument("--parts", type=int, default=1, help="into which the scripts are divided")
+    parser.add_argument("--part-of", type=int, default=0, help="which of these is asked")
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # on which the order of sets of names depends
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from trust import simulation
+    if given.part == "bugs":
+        from trust import bugs
 
-    until = time.monotonic() + given.hours * 3600 if given.hours is not None else None
-    runs = given.runs if given.runs is not None or until is not None else 1000
-    counts: Counter[str] = Counter()
-    failures, steps, seed, began = [], 0, given.seed, time.process_time()
-    while len(failures) < given.failures and (until is None or time.monotonic() < until):
-        if runs is not None and seed - given.seed >= runs:
-            break
-        made = simulation.program(seed)
-        error = simulation.failure(made, counted := [])
-        if error is not None:
-            failures.append(seed)
-            least = simulation.shrunk(made) if given.shrink else made
-            print(f"seed {seed}:\n{error}\n{least}\nagain: python -m tests.trust --seed {seed} --runs 1\n", flush=True)
-        for one in counted:
-            counts.update(one.counts)
-            steps += one.scheduler.steps
-        seed += 1
-    for name, count in sorted(counts.items()):
-        print(f"{count:>9,}  {name}")
-    print(
-        f"{seed - given.seed:,} interleavings from seed {given.seed}, {sum(counts.values()):,} operations, {steps:,} "
-        f"calls of the store, {time.process_time() - began:.0f} s of CPU time, {len(failures)} failures"
-    )
-    return 1 if failures else 0
+        return 1 if bugs.find_all(given.seed, given.runs or 400) else 0
+    parts = [given.part] if given.part else list(PARTS)
+    return 1 if sum(PARTS[part](given, Clock(given, 1 / len(parts))) for part in parts) else 0
 
 
 if __name__ == "__main__":

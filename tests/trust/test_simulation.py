@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from trust import simulation
+from trust import bugs, simulation
 from trust.model import START_D, Event, History
 from trust.scheduler import FATES, Fault, NoEnd, Scheduler
 from trust.simulation import Program
@@ -136,3 +136,7 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_programs_that_failed_once(name):
     shown(FOUND[name])
+
+
+def test_bugs_that_are_made_on_purpose_still_apply():
+    assert bugs.misplaced() == []

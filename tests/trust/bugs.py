@@ -1,0 +1,108 @@
+"""Bugs as they could be made in commits, recovery, cleanups and readers, each of which the simulation has to find.
+
+python -m tests.trust bugs [--seed 0] [--runs 400]
+"""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from shutil import copytree
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMIT, CHANGE, DOCUMENT, RECOVERY = (f"write/{name}.py" for name in ("commit", "change", "document", "recovery"))
+SNAPSHOT, REMOVAL = "formats/kartothek/snapshot.py", "write/removal.py"
+
+
+class Bug(NamedTuple):
+    """Text of a module that is replaced."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+BUGS = (
+    Bug("updates miss what the other one makes", "statements/row_changes.py", "self._read = left[-1] if left else range(len(self._table.labels))", "self._read = parts[0].files if parts else ()"),
+    Bug("a row change brings back what others deleted", "statements/row_changes.py", "if not known.issuperset(read) or (", "if ("),
+    Bug("a MERGE does not look again", "statements/row_changes.py", "self._reads_all = statement.source is not None", "self._reads_all = False"),
+    Bug("a removal takes along what others add", CHANGE, "        if late:\n", "        if False:\n"),
+    Bug("a compaction brings back what others removed", CHANGE, "        gone = change.removed.difference(labels)\n        if gone:", "        gone = change.removed.difference(labels)\n        if False:"),
+    Bug("an index lacks what is appended", CHANGE, "        if not self.removed and not self.change.added:\n            return None", "        if not self.removed:\n            return None"),
+    Bug("a new index lacks what others append meanwhile", CHANGE, "later = [label for label in labels if label not in planned]", "later: list[str] = []"),
+    Bug("an index keeps what is removed", CHANGE, "return old, _joined(new or [nothing]), self.removed", "return old, _joined(new or [nothing]), frozenset()"),
+    Bug("a commit forgets changes that are not carried out", CHANGE, "unfinished=head.unfinished if head is not None else None,", "unfinished=None,"),
+    Bug("what is compacted comes last", "write/compact.py", "positions={new: labels[-1] for new, labels in merger.replaced.items()},", ""),
+    Bug("a lost answer is taken for a refusal", COMMIT, "if now is not None and now.identity is not None and commit_id in now.identity.recent:", "if False:"),
+    Bug("who does not know deletes files", "write/operation.py", "            except CommitUnknown:\n                raise\n            except KartosqlError:\n                self.discard(written)", "            except KartosqlError:\n                self.discard(written)"),
+    Bug("a late put is given up too soon", COMMIT, "            return Fate.OPEN\n        if now is None:", "            return Fate.LOST\n        if now is None:"),
+    Bug("a commit forgets those before it", DOCUMENT, "recent=(*older, commit_id)[-RECENT:],", "recent=(commit_id,),"),
+    Bug("marks leave the sequence as it is", DOCUMENT, "return replace(before, sequence=before.sequence + 1)", "return before"),
+    Bug("a change that was taken back is committed", COMMIT, "if head is None or head.intent is None or head.intent.tx != self.id:", "if head is None:"),
+    Bug("a member is marked late", COMMIT, "            for change in others:\n                self._mark(change.uuid)\n            before, prepared = self._rounds(self._decide)", "            before, prepared = self._rounds(self._decide)\n            for change in others:\n                self._mark(change.uuid)"),
+    Bug("a committed change is taken back", RECOVERY, "if seed is not None and intent.tx in seed.unfinished:\n            _roll_forward", "if False:\n            _roll_forward"),
+    Bug("a change is taken back at a member alone", RECOVERY, "            abort(store, intent.seed, intent.tx)\n        else:", "            roll_back(store, head)\n        else:"),
+    Bug("a change that is left is waited for without end", RECOVERY, "is_late = _is_stale(intent) or time.monotonic() - first > INTENT_SECONDS", "is_late = False"),
+    Bug("carrying out drops what another program wrote", RECOVERY, 'if head.has_digest(made_of["base"]):', "if True:"),
+    Bug("readers see half of a change", SNAPSHOT, 'if intent is None or not isinstance(seed, DatasetDocument) or intent.tx not in metadata.unfinished_of(seed):', "if True:"),
+    Bug("readers do not look at marks again", SNAPSHOT, "if all(again[u] is d for u, d in marked.items()):", "if True:"),
+    Bug("readers take a seed from before", SNAPSHOT, "        if newer:\n            current |= newer", "        if False:\n            current |= newer"),
+    Bug("readers take what they know for new", SNAPSHOT, "return isinstance(stamp, ObjectStamp) and self.stamp.is_same(stamp)", "return True"),
+    Bug("readers go by times alone", "store/keys.py", "return other is not None and self.etag == other.etag and self.modified", "return other is not None and self.modified"),
+    Bug("a cleanup does not wait", REMOVAL, "ready = {g.key for g in found if g.due <= now or g.key in marks.removing}", "ready = {g.key for g in found}"),
+    Bug("a cleanup takes files of earlier versions", REMOVAL, "past = needed_keys(store, uuid, kept, now)", "past: set[str] = set()"),
+    Bug("a cleanup takes documents that wait", REMOVAL, "        keys.add(staged)\n        with", "        with"),
+    Bug("the log forgets what was removed", "write/history.py", "removed=dict(files_of(before, gone)) if before is not None and gone else {},", "removed={},"),
+    Bug("a late commit does not look whether its files are there", CHANGE, "    if change.started is None or now - change.started <= min(grace, MIN_GRACE) / 2:\n", "    if True:\n"),
+    Bug("no answer is an error", COMMIT, "        except (PreconditionFailed, OutcomeUnknown) as e:\n            self._doubt(head, prepared, e)\n            self.winner = head", "        except PreconditionFailed as e:\n            self._doubt(head, prepared, e)\n            self.winner = head"),
+)  # fmt: skip
+
+
+def misplaced() -> list[str]:
+    """Return the names of bugs of which the text is not there exactly once."""
+    source = ROOT / "src" / "kartosql"
+    return [bug.name for bug in BUGS if (source / bug.module).read_text("utf-8").count(bug.old) != 1]
+
+
+def found_after(bug: Bug, seed: int, runs: int) -> tuple[int | None, str]:
+    """Return how many interleavings it takes to find a bug, None if these were too few, and what was seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        copytree(ROOT / "src" / "kartosql", f"{folder}/kartosql", ignore=lambda *_: ["__pycache__"])
+        path = Path(folder, "kartosql", bug.module)
+        text = path.read_text("utf-8")
+        path.write_text(text.replace(bug.old, bug.new), "utf-8")
+        command = [sys.executable, "-m", "tests.trust", "simulation", "--failures", "1"]
+        command += ["--seed", str(seed), "--runs", str(runs)]
+        environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    count = re.search(r"([\d,]+) interleavings", done.stdout)
+    if done.returncode == 0:
+        return None, ""
+    if count is None:
+        raise AssertionError(f"{bug.name}: the simulation did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    seen = re.findall(
+        r"^(\w[\w.]*(?:Error|Violation|NoEnd|Changed|Unknown|Failed|Commit)\b.*)$", done.stdout, re.MULTILINE
+    )
+    return int(count[1].replace(",", "")), (seen[-1] if seen else done.stdout[-300:])[:110]
+
+
+def find_all(seed: int, runs: int, only: str = "") -> int:
+    """Print for each bug after how many interleavings it is found; return how many are not."""
+    missed, began = 0, time.monotonic()
+    for bug in BUGS:
+        if only not in bug.name:
+            continue
+        after, seen = found_after(bug, seed, runs)
+        missed += after is None
+        print(f"{bug.name}: {f'found after {after:,}: {seen}' if after else f'not found by {runs}'}", flush=True)
+    print(f"{len(BUGS)} bugs, {missed} not found by {runs:,} interleavings each; {time.monotonic() - began:.0f} s")
+    return missed
