@@ -277,6 +277,14 @@ def test_an_index_leaves_out_files_that_lack_its_column(con):
     assert rows(con, "SELECT x FROM d WHERE z IS NULL ORDER BY x") == [(1,), (2,), (3,), (5,)]
 
 
+@pytest.mark.parametrize("evolve", ["yes", 1, None])
+def test_evolve_is_true_or_false_and_nothing_else(con, evolve):
+    with pytest.raises(KartosqlError) as e:
+        con.append_to_dataset("d", NEW, evolve=evolve)
+    assert (e.value.code, "evolve" in str(e.value)) == ("invalid-argument", True)
+    assert rows(con, "SELECT count(*) FROM d") == [(3,)]
+
+
 def test_columns_whose_names_differ_in_case_alone_may_stand_beside_an_added_one(con):
     con.create_dataset("e", pa.table({"v": [1], "V": [2]}))
     con.append_to_dataset("e", pa.table({"v": [3], "V": [4], "w": [5]}), evolve=True)

@@ -194,6 +194,15 @@ def test_what_has_no_changes_is_an_error(dataset, call, code):
     assert e.value.code == code
 
 
+def test_who_asks_a_cube_for_changes_is_told_its_datasets(dataset):
+    cell = pa.table({"x": [1], "p": ["a"]})
+    dataset.build_cube(CUBE, {"seed": cell, "en": cell.append_column("w", pa.array([1]))})
+    with pytest.raises(KartosqlError) as e:
+        dataset.sql("SELECT * FROM changes('c', 0)").rows()
+    assert "changes('c.seed', ...)" in e.value.hint
+    assert rows(dataset, "SELECT count(*) FROM changes('c.seed', 0)") == [(1,)]
+
+
 @pytest.mark.parametrize(
     "other", [{"x": ["text"], "p": ["a"]}, {"p": ["a"], "y": [1]}, {"p": ["a"], "x": [1], "_Change": [1]}]
 )

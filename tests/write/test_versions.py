@@ -392,6 +392,15 @@ def test_a_version_beside_the_present_in_one_statement(con):
     assert con.sql("SHOW HISTORY FROM other.d").rows() == con.sql("SHOW HISTORY FROM d").rows()
 
 
+def test_explain_names_the_version_or_the_time_that_is_asked_for(con):
+    text = f"{at('d', 2)} UNION ALL {at('d', '2100-01-01')} UNION ALL SELECT * FROM d"
+    report = con.explain(text.replace("*", "x"))
+    assert [scan["at"] for scan in report.to_dict()["scans"]] == [2, "2100-01-01", None]
+    for told in (str(report), report.html()):
+        assert "d AT (VERSION =" in told
+        assert "d AT (TIMESTAMP =" in told
+
+
 def test_versions_are_read_and_explained_on_spark_as_on_duckdb(con, spark):
     con.build_cube(kartosql.Cube("c", "x", "p"), {"seed": pa.table({"x": [1], "p": [0]})})
     then = con.history("c").rows()[-1][1].isoformat()

@@ -275,6 +275,7 @@ class ScanReport(Report):
             "by_position": self._by_position(scan),
             "kept_because": scan.kept_because,
             "not_used": [{"condition": text, "reason": reason} for text, reason in scan.unused],
+            "at": None if isinstance(scan.occurrence.as_of, tuple) else scan.occurrence.as_of,
         }
 
     def lines(self, scan: OccurrenceScan) -> Iterator[ReportLine]:
@@ -354,7 +355,7 @@ class ScanReport(Report):
     def __str__(self) -> str:
         found = [f"engine: {one_line(self.engine)} ({one_line(self.engine_reason, WIDE)})"]
         for scan in self.scan.occurrences:
-            found.append(f"{one_line(scan.occurrence.source.name)}: {self.summary(scan)}")
+            found.append(f"{one_line(scan.occurrence.title, WIDE)}: {self.summary(scan)}")
             rows, notes = [], []
             for line in self.lines(scan):
                 if line.dataset is not None:
@@ -377,7 +378,7 @@ class ScanReport(Report):
         """Return it as a piece of HTML: a table per table occurrence, with a bar for the files that are left."""
         pieces = [f"<p><b>engine</b> {markup.text(self.engine)} ({markup.text(self.engine_reason)})</p>"]
         for scan in self.scan.occurrences:
-            name = markup.text(scan.occurrence.source.name)
+            name = markup.text(scan.occurrence.title)
             pieces.append(f"<p><b>{name}</b> {markup.text(self.summary(scan))}</p>")
             rows, notes = [], []
             for line in self.lines(scan):

@@ -405,12 +405,12 @@ class _WriteCursor(TokenCursor):
             found.append((name, value()))
         return tuple(found)
 
-    def some_columns(self) -> Columns:
+    def some_columns(self, what: str = "column") -> Columns:
         start = self.at
         found = self.columns()
         if not found:
             self.at = start
-            raise self.fail("At least one column is needed.")
+            raise self.fail(f"At least one {what} is needed.")
         return found
 
     def constant(self) -> Literal | None:
@@ -446,7 +446,8 @@ class _WriteCursor(TokenCursor):
         return found
 
     def create_cube(self, replace: bool) -> CreateCube:
-        cube, columns = self.single(), self.some_columns
+        cube = self.single()
+        columns: Callable[[], Any] = self.some_columns
         known = {"DIMENSIONS": columns, "PARTITION BY": columns, "SEED": self.single, "INDEX": columns}
         found = self.clauses({**known, "SUPPRESS INDEX ON": columns, "METADATA": self.metadata})
         for needed in ("DIMENSIONS", "PARTITION BY"):
@@ -560,7 +561,7 @@ class _WriteCursor(TokenCursor):
     def delete(self) -> Delete:
         start = self.tokens[self.at - 1].start
         target = self.named()
-        datasets = self.some_columns() if self.take("DATASETS") else None
+        datasets = self.some_columns("dataset") if self.take("DATASETS") else None
         if self.keyword() != "WHERE":
             raise self.fail("Expected WHERE and a condition.", "WHERE true deletes all rows.")
         query = self.aligned((0, start), (target.span[1], self.tokens[self.at].start))
@@ -650,7 +651,7 @@ class _WriteCursor(TokenCursor):
 
     def copy(self, *, is_cube: bool) -> Copy:
         target = self.single() if is_cube else self.named()
-        datasets = self.some_columns() if is_cube and self.take("DATASETS") else None
+        datasets = self.some_columns("dataset") if is_cube and self.take("DATASETS") else None
         self.expect("TO")
         url = self.string("Expected the URL of a store, as a text.")
         return Copy(self.text, target, is_cube, datasets, url, self.single() if self.take("AS") else None)

@@ -122,7 +122,11 @@ class Tables:
 
             source = self.find(tuple(as_of[0].split(".")))
             if source.is_attached or len(source.parts) != 1:
-                raise no_versions(as_of[0], "changes() works for datasets of the connection's own store.")
+                names = " or ".join(
+                    f"changes('{source.name}.{part.name}', ...)" for part in source.parts if source.cube
+                )
+                own = "changes() works for datasets of the connection's own store."
+                raise no_versions(as_of[0], f"A cube is asked dataset by dataset: {names}." if names else own)
             return changes_table(source, versions.read(snapshot, source.parts[0].table.uuid), *as_of[1:])
         kind, found = self._match(name[0])
         if kind == "attached":

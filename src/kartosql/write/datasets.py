@@ -84,6 +84,8 @@ def append_to_dataset(
 
     With ``removed`` they take the ``place`` of other files.
     """
+    if not isinstance(evolve, bool):
+        raise UsageError(f"evolve: {quoted(evolve)} is neither True nor False.")
     dataset = find_dataset(operation, name)
     cube = cube_of(operation.snapshot, dataset.uuid)
     if cube is not None:
