@@ -257,6 +257,11 @@ def test_advice_for_what_is_attached_saves_what_it_promises(world, tmp_path):
     assert [a.statement for a in found] == ["CREATE INDEX ON e (k)", "CREATE SKIPPING INDEX ON e (VALUELIST(k))"]
     world.con.sql(found[1].statement)
     assert world.con.sql("SELECT t FROM e WHERE k = 47").report.files_selected == 1
+    where = "SELECT k FROM e WHERE t ILIKE '%KEY 47'"
+    (_, advice) = world.con.sql(f"ADVISE {where}").content.advice
+    assert (advice.statement, advice.files_saved) == ("CREATE SKIPPING INDEX ON e (NGRAM(t))", 19)
+    world.con.sql(advice.statement)
+    assert world.con.sql(where).report.files_selected == 1
 
 
 # -- damage ----------------------------------------------------------------------------------------

@@ -8,26 +8,38 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.engines.duckdb.evaluator import Bounded, bounded
-from kartosql.engines.duckdb.types import sql_type
+from kartosql.engines.duckdb.types import literal, sql_type
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.xskipper.bloom import shape_for
 from kartosql.formats.xskipper.domain import as_tests
-from kartosql.formats.xskipper.kinds import KINDS
+from kartosql.formats.xskipper.grams import SIZE
+from kartosql.formats.xskipper.kinds import DEFAULT_LENGTH, KINDS
 from kartosql.formats.xskipper.segment import Index
 from kartosql.indexes.metadata_terms import column_types, in_metadata_terms
 from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample, selected
 from kartosql.memo import memoized
 from kartosql.parquet import column_bytes, extremes, group_bytes, may_hold_null
 from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
-from kartosql.predicate.tree import UNKNOWN, Comparison, Condition, Contains, In, Leaf, Opaque, is_evaluable
+from kartosql.predicate.tree import (
+    UNKNOWN,
+    Comparison,
+    Condition,
+    Contains,
+    ContainsFolded,
+    Group,
+    In,
+    Leaf,
+    Opaque,
+    is_evaluable,
+)
 from kartosql.query import SelectQuery
 from kartosql.session import Request
 from kartosql.sql import Select, parse
@@ -48,6 +60,7 @@ LEAST_SHARE = 0.1  # of the files or bytes that have to be saved
 USELESS = 0.9  # the share of files in which a value of a useless index stands
 SMALL_BYTES = 8_000_000  # files below are merged
 MAX_LIST = 1_000  # values of a file that a list may hold; of more a filter is made
+MAX_PIECES = 16  # of constants that are looked for
 FPP = 0.01
 FILTER_SHARE = 0.1  # of the bytes of a file that its filter may have
 _COMPARISON = re.compile(r"\s*(=|<|>|IN\b|BETWEEN\b)", re.IGNORECASE)
@@ -185,11 +198,11 @@ class DatasetAdvisor:
         found = self.sample(MAX_FILES)
         if sum(column_bytes(f, [column]) for f in found.footers) > MAX_BYTES:
             return None
-        return Matches(found, tuple(self._by_file("count(*)", _over_columns(condition), found)))
+        return Matches(found, tuple(self.by_file("count(*)", _over_columns(condition), found)))
 
     def distinct(self, found: Sample, column: str) -> list[int]:
         """Return how many different values the files of a sample have of a column."""
-        return self._by_file(f"count(DISTINCT {quote_identifier(column)})", "true", found)
+        return self.by_file(f"count(DISTINCT {quote_identifier(column)})", "true", found)
 
     def may_hold_for_null(self, condition: Condition) -> bool:
         """Return whether a condition may hold where its columns are NULL, which are in no index."""
@@ -223,7 +236,7 @@ class DatasetAdvisor:
         kept = {n for (n,) in answer.rows()}
         return [n in kept for n in range(len(bounds))]
 
-    def _by_file(self, aggregate: str, predicate: str, found: Sample) -> list[int]:
+    def by_file(self, aggregate: str, predicate: str, found: Sample) -> list[int]:
         """Return an aggregate over the rows of each file of a sample that satisfy a predicate, 0 without any."""
         # It is one statement over all of the files: each statement costs more than a small file.
         number = "kartosql_file"
@@ -297,7 +310,7 @@ def _holds_in(d: DatasetAdvisor, condition: Condition, found: Matches) -> str:
 
 
 def skipping_indices(d: DatasetAdvisor) -> Iterator[Recommendation]:
-    """Yield the skipping indexes that would leave out files: bounds, else lists of values, else filters."""
+    """Yield the skipping indexes that would leave out files: bounds, else values, else filters, else parts of texts."""
     for condition, column in d.unindexed() if d.reads_several else ():
         type_ = d.table.types[column]
         is_ordered_exactly = pa.types.is_signed_integer(type_) or pa.types.is_date32(type_)
@@ -308,6 +321,8 @@ def skipping_indices(d: DatasetAdvisor) -> Iterator[Recommendation]:
         # Bounds are smaller than all else, so the others have to do better.
         if values is not None and d.pays(values.files_saved - (bounds.files_saved if bounds is not None else 0)):
             yield values
+        if values is None:
+            yield from _by_parts(d, condition, column)
 
 
 def _by_bounds(d: DatasetAdvisor, condition: Condition, column: str) -> Recommendation | None:
@@ -362,6 +377,42 @@ def _by_values(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
     note = f"the filter of a file takes {human_bytes(size)}; for = and IN only"
     bytes_saved = found.bytes_without * saved // without
     return _skipping(d, f"a filter of {column}", f"{why}too many for a list", index, saved, bytes_saved, measured, note)
+
+
+def _by_parts(d: DatasetAdvisor, condition: Condition, column: str) -> Iterator[Recommendation]:
+    """Yield the recommendations of beginnings of texts and of their pieces, by the texts of the files."""
+    known = in_metadata_terms(condition, d.scan.occurrence.id, {column})
+    leaves = known.items if isinstance(known, Group) and known.op == "AND" else (known,)
+    parts = [leaf for leaf in leaves if isinstance(leaf, Contains | ContainsFolded)]
+    is_text = KINDS["ngram"].value_type(d.table.types[column]) is not None
+    found = None
+    if parts and is_text and not d.request.session.settings["default_collation"]:
+        found = d.matches(condition, column)
+    if found is None or not d.pays(len(d.part.files) - found.files):
+        return
+    begins = {leaf.text[:DEFAULT_LENGTH] for leaf in parts if isinstance(leaf, Contains) and leaf.begins} - {""}
+    pieces = {leaf.text[at : at + SIZE].lower() for leaf in parts for at in range(len(leaf.text) - SIZE + 1)}
+    quoted, name = quote_if_needed(column), quote_identifier(column)
+    kinds = {
+        "prefix": ("beginnings", f"starts_with({name}, ", begins, "for LIKE 'x%', = and ranges"),
+        "ngram": (
+            "pieces",
+            f"contains(lower({name}), ",
+            pieces,
+            "for LIKE '%x%' and regular expressions; 10 bits for each piece of three bytes in a file",
+        ),
+    }
+    best = 0
+    for kind, (what, test, wanted, note) in kinds.items():
+        if not wanted or d.has(kind, column):
+            continue
+        counts = [f"count(*) FILTER ({test}{literal(text)}))" for text in sorted(wanted)[:MAX_PIECES]]
+        left = replace(found, rows=tuple(d.by_file(f"least({', '.join(counts)})", "true", found.sample)))
+        saved = len(d.part.files) - left.files
+        if d.pays(saved - best):
+            best, why = saved, f"{_holds_in(d, condition, found)}and the {what} of {column} tell of most in which"
+            holds, index = f"the {what} of {column}", f"{kind.upper()}({quoted})"
+            yield _skipping(d, holds, why, index, saved, left.bytes_without, left.measured, note)
 
 
 def _skipping(
