@@ -9,7 +9,9 @@ Without a part all of them share the time. Each failure is printed with its seed
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +21,11 @@ from pathlib import Path
 from typing import Any
 
 
+def _cpu() -> float:
+    """Return the seconds of CPU time of this process and of those that it has started."""
+    return sum(os.times()[:4])
+
+
 class Clock:
     """Tells whether there is time for one more run."""
 
@@ -26,7 +33,7 @@ class Clock:
         self.seed, self.first = given.seed, given.seed
         self._runs = given.runs if given.runs is not None or given.hours is not None else 100
         self.until = time.monotonic() + given.hours * share * 3600 if given.hours is not None else float("inf")
-        self._began = time.process_time()
+        self._began = _cpu()
 
     @property
     def runs(self) -> int:
@@ -42,7 +49,7 @@ class Clock:
         return f"again: python -m tests.trust {part} --seed {self.seed} --runs 1\n"
 
     def __str__(self) -> str:
-        return f"from seed {self.first}, {time.process_time() - self._began:.0f} s of CPU time"
+        return f"from seed {self.first}, {_cpu() - self._began:.0f} s of CPU time"
 
 
 def simulate(given: Any, clock: Clock) -> int:
@@ -120,7 +127,51 @@ def ask_scripts(given: Any, clock: Clock) -> int:
     return len(found.failures)
 
 
-PARTS = {"simulation": simulate, "answers": ask}
+def damage(given: Any, clock: Clock) -> int:
+    """Damage files, some hundred in each process, as one may be ended by what it reads."""
+    if given.one_process:
+        return _damage(given, clock)
+    failures, counts = 0, Counter[str]()
+    while failures < given.failures and clock.goes_on():
+        runs = min(PER_PROCESS, (given.runs or PER_PROCESS) - clock.runs if given.runs else PER_PROCESS)
+        command = [sys.executable, "-m", "tests.trust", "hostile", "--one-process"]
+        command += ["--seed", str(clock.seed), "--runs", str(runs), "--failures", str(given.failures)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        *told, last = done.stdout.splitlines() or [""]
+        if done.returncode not in (0, 1) or not last.startswith("{"):
+            failures += 1
+            print(f"the process ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+            print(f"again: {' '.join(command)}")
+        else:
+            failures += done.returncode and sum(line.startswith("again:") for line in told)
+            print("".join(f"{line}\n" for line in told), end="", flush=True)
+            counts.update(json.loads(last))
+        clock.seed += runs
+    for name, count in sorted(counts.items()):
+        print(f"{count:>9,}  {name}")
+    print(f"hostile: {clock.runs:,} cases {clock}, {failures} failures", flush=True)
+    return failures
+
+
+def _damage(given: Any, clock: Clock) -> int:
+    from trust.hostile import Hostile, Untyped
+
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        hostile = Hostile(folder)
+        while failures < given.failures and clock.goes_on():
+            try:
+                hostile.check(clock.seed)
+            except Untyped as e:
+                failures += 1
+                print(f"{e}\n{clock.again('hostile')}", flush=True)
+            clock.seed += 1
+    print(json.dumps(hostile.counts))
+    return failures
+
+
+PARTS = {"simulation": simulate, "answers": ask, "hostile": damage}
+PER_PROCESS = 200
 
 
 def main() -> int:
@@ -136,6 +187,7 @@ def main() -> int:
     parser.add_argument("--queries", type=int, help="of each script, drawn by chance; all of them by default")
     parser.add_argument("--parts", type=int, default=1, help="into which the scripts are divided")
     parser.add_argument("--part-of", type=int, default=0, help="which of these is asked")
+    parser.add_argument("--one-process", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # on which the order of sets of names depends
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})

@@ -107,6 +107,8 @@ def parse(data: bytes, name: str) -> TableMetadata:
             raise
         if not metadata.location or metadata.schema_by_id(metadata.current_schema_id) is None:
             raise invalid(name, "it has no location, or none of its schemas counts")
+        if (names := metadata.name_mapping()) is not None:
+            names.model_dump_json()  # the reader lets pass fields without names
         if any("encryption" in key for key in metadata.properties):
             raise unsupported(name, "an encrypted table")
         return metadata
