@@ -64,7 +64,13 @@ def completed(*words: str) -> list[str]:
         (["demo", ""], [":folders"]),
         (["--param", "a=1", "--stats", "pr"], ["prod", ":folders"]),
         (["store", ""], []),
-        ([], ["demo", "prod", "test", ":folders"]),
+        ([], ["cube", "demo", "serve", "prod", "test", ":folders"]),
+        (["cube", "in"], ["info", "index"]),
+        (["cube", "stats", "pr"], ["prod", ":folders"]),
+        (["cube", "stats", "store", "c", "--in"], ["--include"]),
+        (["cube", "stats", "store", "c", "--form"], []),
+        (["cube", "query", "store", "c", "--form"], ["--format"]),
+        (["cube", "nope", ""], []),
     ],
 )
 def test_words_of_the_command_line_are_completed(words, found):

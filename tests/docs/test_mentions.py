@@ -19,6 +19,7 @@ import pytest
 import kartosql
 import kartosql.spark
 from codes import error_codes
+from kartosql.cli.cube import COMMANDS, parser_of
 from kartosql.cli.options import command_parser
 from kartosql.plan.scan import ScanReport
 from kartosql.result import ReportQuery
@@ -52,7 +53,8 @@ def text_of(folder: Path) -> str:
 
 
 def options() -> set[str]:
-    return {o for one in (command_parser(), serve_parser()) for action in one._actions for o in action.option_strings}
+    parsers = [command_parser(), serve_parser(), *map(parser_of, COMMANDS)]
+    return {o for one in parsers for action in one._actions for o in action.option_strings}
 
 
 # -- commands --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import fences
 import pytest
 
 from codes import error_codes
+from kartosql.cli.cube import COMMANDS, parser_of
 from kartosql.cli.options import FORMATS, command_parser
 from kartosql.settings import SETTINGS
 
@@ -66,7 +67,8 @@ def test_every_error_code_has_a_section_and_every_section_a_code() -> None:
 
 def test_cli_page_names_every_option_and_no_other() -> None:
     text = (DOCS / "cli.md").read_text("utf-8")
-    options = {o for action in command_parser()._actions for o in action.option_strings}
+    parsers = [command_parser(), *map(parser_of, COMMANDS)]
+    options = {o for parser in parsers for action in parser._actions for o in action.option_strings}
     assert {o for o in options if not re.search(rf"`{re.escape(o)}[ `]", text)} == set()
     assert set(re.findall(r"`(--[a-z-]+)", text)) <= options
 

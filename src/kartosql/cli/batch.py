@@ -53,7 +53,7 @@ def run_batch(options: Options) -> None:
     if not steps:
         raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
     terminal = options.output is None and sys.stdout.isatty()
-    options = replace(options, format=_format(options, terminal))
+    options = replace(options, format=format_asked(options, terminal))
     with open_store(resolve(options.url), options) as connection:
         several = len(steps) > 1
         queries = _check(steps, options) if several else 1
@@ -68,7 +68,7 @@ def run_batch(options: Options) -> None:
                     runner.run(step)
 
 
-def _format(options: Options, terminal: bool) -> str:
+def format_asked(options: Options, terminal: bool) -> str:
     """Return the format that a command line asks for; raises ``invalid-argument`` for options that do not fit it."""
     if options.partition_by:
         if options.output is None:

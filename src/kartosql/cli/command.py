@@ -79,7 +79,18 @@ def _run(arguments: list[str]) -> None:
         raise_on_ctrl_c()
         serve(arguments[1:])
         return
-    options = parse_options(arguments)
+    if arguments[:1] == ["cube"]:
+        from kartosql.cli.cube import parse_cube, run_cube
+
+        asked = parse_cube(arguments[1:])
+        options = asked.options
+        if not asked.is_session:
+            end_on_signals()
+            raise_on_ctrl_c()
+            run_cube(asked)
+            return
+    else:
+        options = parse_options(arguments)
     if not options.sources and sys.stdin is not None and sys.stdin.isatty():
         from kartosql.cli.repl.start import run_shell
 

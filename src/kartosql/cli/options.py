@@ -30,6 +30,7 @@ it is an interactive shell.
   kartosql ./store                                  the shell
   kartosql demo [DIR]                               build a sample cube and query it
   kartosql serve URL                                serve it by Flight SQL, HTTP and MCP
+  kartosql cube COMMAND URL CUBE                    look at a cube, copy, tidy or delete it
   kartosql ./store -c "SHOW TABLES"
   kartosql s3://bucket/store -c "SELECT * FROM sales WHERE x = $1" --param 1=5
   kartosql ./store -f report.sql -o report.parquet
@@ -60,6 +61,7 @@ class Options:
     header: bool = True
     null: str | None = None
     separator: str | None = None
+    cube: str = ""  # which commands of the shell mean if they name none
     stats: bool = False
     write: bool = False
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -102,6 +104,12 @@ def parse_options(arguments: Sequence[str]) -> Options:
         )
     if places[1:] not in ([], ["-"]):
         raise UsageError(f"Unexpected {places[1]!r}.", hint="Statements are given with -c SQL, -f FILE or - for stdin.")
+    return options_of(found)
+
+
+def options_of(found: argparse.Namespace) -> Options:
+    """Return what the options of ``command_parser`` ask for; raises ``invalid-argument``."""
+    places: list[str] = found.places
     if found.unaligned and found.format not in (None, "unaligned"):
         raise UsageError(f"-A and --format {found.format} do not go together.")
     settings = pairs("--set", found.set)

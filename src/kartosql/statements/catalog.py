@@ -248,11 +248,12 @@ def describe(source: Table) -> pa.Table:
             *skipping.get(part.name if part else "", {}).get(column.lower(), ()),
         ]
         index = ", ".join(k for k in kinds if k is not None) or None
-        rows.append((column, _type_name(type_), _role(source, column), part.name if part else None, index))
+        rows.append((column, type_name(type_), _role(source, column), part.name if part else None, index))
     return _table(rows, column=_TEXT, type=_TEXT, role=_TEXT, dataset=_TEXT, index=_TEXT)
 
 
-def _type_name(type_: pa.DataType) -> str:
+def type_name(type_: pa.DataType) -> str:
+    """Return the name of a type as people read it."""
     if isinstance(type_, pa.OpaqueType):
         return str(type_.type_name).lower()
     return type_.extension_name.removeprefix("arrow.") if isinstance(type_, pa.BaseExtensionType) else str(type_)

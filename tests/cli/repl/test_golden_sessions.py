@@ -33,6 +33,7 @@ _CHANGING = [
     (re.compile(r"\d+(\.\d+)? (B|KiB)\b"), "SIZE"),
     (re.compile(r"sales\+\+\w+/indices/\S+"), "INDEX"),
     (re.compile(r"^kartosql [\d.]+:", re.MULTILINE), "kartosql VERSION:"),
+    (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+"), "TIME"),
 ]
 
 

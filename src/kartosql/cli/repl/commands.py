@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from kartosql import __version__
 from kartosql.cli import config, resources
+from kartosql.cli.cube import info_of
 from kartosql.cli.options import Parser, pairs, value
 from kartosql.cli.repl import options as shell_options
 from kartosql.cli.repl.known import load
@@ -35,7 +36,6 @@ from kartosql.settings import SETTINGS
 from kartosql.sql import Describe, parse
 from kartosql.store import Store
 from kartosql.tables.names import quote_if_needed
-from kartosql.tables.table import Table
 
 MAX_BARS = 200
 MAX_BYTES = 5_000_000
@@ -116,7 +116,7 @@ def _one_table(shell: Shell, given: str, *, cube: bool = False) -> str:
     """Return the table of a command's argument, or the only cube of the store; raises ``invalid-argument``."""
     if given:
         return given
-    found = list(shell.connection.cubes())
+    found = [shell.cube] if shell.cube else list(shell.connection.cubes())
     if len(found) == 1:
         return quote_if_needed(found[0])
     what = "cube" if cube else "table"
@@ -392,45 +392,18 @@ _of_select("verify", about="answer a SELECT, or the last one, in several ways")(
 # -- cubes -------------------------------------------------------------------------------------------
 
 
-@_cubes("info", usage="[CUBE]", about="a cube: its dimensions, partitions, indices and datasets", takes=("cube",))
+@_cubes("info", usage="[CUBE]", about="a cube: its columns, and files and metadata of its datasets", takes=("cube",))
 def _info(shell: Shell, text: str) -> None:
-    name = _one_table(shell, text, cube=True)
-    source = _source(shell, name)
-    if source.cube is None:
-        raise UsageError(f"{name} is no cube.", hint=".cubes lists them; .schema shows a table.")
-    cube = source.cube
-    say = shell.screen.say
-
-    def say_columns(title: str, columns: dict[str, Any]) -> None:
-        say(title)
-        for column, type_ in columns.items():
-            say(f"  - {column}: {type_}")
-        if not columns:
-            say("  (none)")
-
-    say("Info", "name")
-    say(f"UUID Prefix:        {cube.uuid_prefix}")
-    for title, columns in (
-        ("Dimension Columns:", cube.dimension_columns),
-        ("Partition Columns:", cube.partition_columns),
-        ("Index Columns:", sorted(cube.index_columns)),
-    ):
-        say_columns(title, {column: source.columns.get(column, "unknown") for column in columns})
-    say(f"Seed Dataset:       {cube.seed_dataset}")
-    for part in source.parts:
-        say("")
-        say(f"Dataset: {part.name}", "name")
-        say(f"Partition Keys:  {', '.join(part.table.partition_keys) or '(none)'}")
-        say(f"Files:           {len(part.table.files):,}")
-        keys = (*part.join_key, *part.table.partition_keys)
-        say_columns("Payload Columns:", {c: part.table.types[c] for c in part.columns if c not in keys})
+    target = _named(_one_table(shell, text, cube=True))
+    for line in info_of(shell.connection, target):
+        shell.screen.say(line, "name" if line == "Infos" or line.startswith("Dataset: ") else "")
 
 
-def _source(shell: Shell, name: str) -> Table:
+def _named(name: str) -> tuple[str, ...]:
     statement = parse(f"DESCRIBE {name}")
     if not isinstance(statement, Describe) or statement.target is None:
         raise UsageError(f"{name!r} is no name of a cube.")
-    return shell.connection.tables().find(statement.target)
+    return statement.target
 
 
 _USAGE = '[CUBE] [--where "A > 1 & B = 2"] [--payload A,B] [--dimensions A,B] [--datasets A,B]'
@@ -461,7 +434,7 @@ def _copy(shell: Shell, text: str) -> str:
 def _delete(shell: Shell, text: str) -> str | None:
     if not text:
         raise UsageError("Name a cube.", hint=".delete CUBE")
-    source = _source(shell, text)
+    source = shell.connection.tables().find(_named(text))
     if not shell.connection.read_only:
         listed = ", ".join(part.name for part in source.parts)
         if not shell.confirm(f"Delete the cube {source.name} with its datasets {listed}? "):

@@ -49,6 +49,7 @@ class Shell:
         self.last: Result | None = None
         self.statement: str | None = None  # the last one that ran
         self.draft: str | None = None  # what the next prompt begins with
+        self.cube = ""  # which commands mean if they name none
         self.tour_at = 0
         self.read_depth = 0  # of files that read files
         self.ask: Callable[[], str] = input
@@ -191,6 +192,7 @@ class Shell:
         self.connection.close()
         self.connection = connection
         connection.watch_progress()
+        self.cube = ""
         self.last = None
         self.on_change()
 

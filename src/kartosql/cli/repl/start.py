@@ -162,6 +162,7 @@ class Opening:
 
             shell = Shell(config.open_store(self._profile, self._given), self.screen, self.options, self._open)
             shell.parameters.update(self._given.parameters)
+            shell.cube = self._given.cube
             if self._given.output is not None:
                 shell.target.every(self._given.output)
             shell.on_change = self._wanted.set
