@@ -9,6 +9,7 @@ import uuid
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 
 import kartosql
@@ -180,6 +181,14 @@ def test_frames_and_results_and_streams_can_be_registered(connection):
     connection.register("s", pa.table({"v": [4]}).to_reader())
     sql = "SELECT a.v, b.v, r.v, s.v FROM a, b, r, s"
     assert connection.sql(sql).rows() == connection.sql(sql).rows() == [(1, 2, 3, 4)]
+
+
+def test_rows_of_python_files_and_datasets_can_be_registered(connection, tmp_path):
+    (tmp_path / "a.csv").write_text("v\n1\n")
+    dataset = pyarrow.dataset.InMemoryDataset(pa.table({"v": [1]}))
+    for data in ({"v": [1]}, [{"v": 1}], str(tmp_path / "a.csv"), tmp_path / "*.csv", dataset):
+        connection.register("mine", data)
+        assert connection.sql("SELECT v FROM mine").rows() == [(1,)]
 
 
 def test_registered_columns_that_differ_only_in_case_stay_apart(connection):

@@ -168,6 +168,23 @@ def _scalar(value: Any) -> Any:
     return value
 
 
+def plain(value: Any) -> Any:
+    """Return a scalar of numpy or Arrow as Python's, and collections, Series, Indexes and arrays of them as a list."""
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    kind, module = type(value).__name__, type(value).__module__.partition(".")[0]
+    if module == "numpy":  # whose times and arrays the engine reads as they are
+        return value if kind in ("datetime64", "timedelta64", "ndarray") else value.item()
+    if module == "pandas" and hasattr(value, "tolist"):
+        return pa.array(value, from_pandas=True).to_pylist()
+    if module in ("polars", "pyarrow"):
+        method = next((m for m in ("as_py", "to_pylist", "to_list") if hasattr(value, m)), None)
+        return value if method is None else getattr(value, method)()
+    return value
+
+
 def parse_conditions(conditions: Any, types: Mapping[str, pa.DataType]) -> list[Condition]:
     """Return conditions given in any of the forms as a list.
 

@@ -203,6 +203,10 @@ class Connection:
         self._session.check_open()
         started = time.perf_counter()
         statement = self._session.parse(text)
+        if isinstance(parameters, list | tuple | Mapping):
+            from kartosql.conditions import plain
+
+            parameters = plain(parameters)
         return Request(self._session, parameters, engine, time.perf_counter() - started), statement
 
     def tables(self) -> Tables:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import starmap
@@ -152,12 +153,12 @@ class Session:
         if not isinstance(name, str) or not name or "\0" in name:
             raise UsageError(f"{name!r} is no table name.")
         try:
-            table = data if isinstance(data, pa.Table) else pa.table(data)
+            table = data if isinstance(data, pa.Table) else _as_table(data, name)
         except (TypeError, ValueError, pa.ArrowException) as e:
             reraise(e)
             raise UsageError(
                 f"{type(data).__name__} cannot be registered: {e}",
-                hint="Hand over a table with __arrow_c_stream__: pyarrow, pandas, polars, a kartosql result.",
+                hint="Hand over a table of pyarrow, pandas or polars, a result, lists of values or rows, a path.",
             ) from None
         if self.attached is not None and name in self.attached.now():
             raise UsageError(f"{name!r} is attached.", code="name-taken", hint="Choose another name, or detach it.")
@@ -289,3 +290,14 @@ def _spark_session(spark: Any) -> Any:
     if not hasattr(spark, "createDataFrame"):
         raise UsageError(f"spark: {type(spark).__name__} is no SparkSession.", hint="Pass a session, or True.")
     return spark
+
+
+def _as_table(data: Any, name: str) -> pa.Table:
+    """Return anything with rows as a table, read into memory."""
+    from kartosql.write.inputs import open_rows, plain_data
+
+    data = plain_data(data, name)
+    if isinstance(data, str | os.PathLike):
+        rows = open_rows(data, name)
+        return pa.concat_tables([rows.schema.empty_table(), *rows.pieces()])
+    return data.to_table() if hasattr(data, "to_table") and hasattr(data, "scanner") else pa.table(data)

@@ -321,3 +321,22 @@ def test_rows_go_to_a_url_and_a_partitioned_folder(run, cube, tmp_path):
     found = run(cube, "-c", "SELECT x, p FROM c ORDER BY x", "-o", str(tmp_path / "parts"), "--partition-by", "p")
     assert (found.code, found.out) == (0, "")
     assert sorted(os.listdir(tmp_path / "parts")) == ["p=0", "p=1"]
+
+
+@pytest.mark.parametrize(
+    "data", ["k,n\n1,a\n9,b\n", '[{"k": 1, "n": "a"}, {"k": 9, "n": "b"}]', '{"k": 1, "n": "a"}\n{"k": 9, "n": "b"}\n']
+)
+def test_rows_of_stdin_are_a_table(run, cube, data):
+    found = run(cube, "-c", "SELECT n, v FROM c JOIN stdin ON x = k", "-t", stdin=data)
+    assert (found.code, found.out, found.err) == (0, "a,\n", "")
+
+
+def test_rows_of_stdin_that_cannot_be_read_are_told(run, cube):
+    found = run(cube, "-c", "SELECT * FROM stdin", stdin="a,b\n1\n")
+    assert (found.code, found.out) == (2, "")
+    assert "error[invalid-data]: Dataset 'stdin'" in found.err
+
+
+def test_what_is_attached_is_a_parameter(run, cube):
+    script = "ATTACH $place AS other (TYPE kartothek); SELECT count(*) FROM other.c WHERE p = $p"
+    assert run(cube, "-t", "-c", script, "--param", f"place={cube}", "--param", "p=1").out == "2\n"

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import gzip
+import sqlite3
+
 import duckdb
+import fsspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -73,12 +78,13 @@ def test_parquet_files_are_read_by_their_path(path, given):
         (None, "carries no Arrow data"),
         (3, "carries no Arrow data"),
         (b"x", "carries no Arrow data"),
-        ({"x": [1]}, "carries no Arrow data"),
+        ({"x": 1}, "cannot be read"),
+        ([{"x": [1]}, {"x": "a"}], "cannot be read"),
         ([], "empty list"),
         ([TABLE, 3], "carries no Arrow data"),
         (iter([]), "yields nothing"),
         (iter([3]), "carries no Arrow data"),
-        ("/no/such.parquet", "cannot be read as a Parquet file"),
+        ("/no/such.parquet", "cannot be read as Parquet, Arrow, CSV or JSON"),
         (pa.table({"x": pa.array([1], pa.duration("s"))}), "cannot be stored"),
         (pa.table({"x": pa.array([1], pa.duration("s"))}).to_reader(), "cannot be stored"),
     ],
@@ -92,13 +98,67 @@ def test_what_cannot_be_read_is_refused_at_once(data, message):
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(UsageError) as e:
         open_rows(tmp_path, "seed")
-    assert "as a list" in e.value.hint
+    assert "/*.parquet" in e.value.hint
 
 
 def test_a_file_that_is_no_parquet_file_is_named(tmp_path):
     (tmp_path / "b").write_bytes(b"PAR1 or not")
     with pytest.raises(UsageError, match=r"/b' cannot be read"):
         open_rows(tmp_path / "b", "seed")
+
+
+FILES = {
+    "a.csv": b"x,v\n1,a\n2,\n3,c\n",
+    "a.tsv": b"\xef\xbb\xbfx\tv\n1\ta\n2\t\n3\tc\n",
+    "a.csv.gz": gzip.compress(b"x;v\n1;a\n2;\n3;c\n"),
+    "a.json": b'[{"x": 1, "v": "a"}, {"x": 2}, {"v": "c", "x": 3}]',
+    "a.jsonl": b'{"x": 1, "v": "a"}\n{"x": 2, "v": null}\n{"x": 3, "v": "c"}\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_text_are_read_by_their_path(tmp_path, name):
+    (tmp_path / name).write_bytes(FILES[name])
+    for place in (str(tmp_path / name), (tmp_path / name).as_uri(), str(tmp_path / "a.*")):
+        assert read(open_rows(place, "seed")).to_pydict() == TABLE.to_pydict()
+
+
+def test_csv_distinguishes_null_from_the_empty_text(tmp_path):
+    (tmp_path / "a.csv").write_text('s,n\n"",1\n,2\n"a,b\nc",\n')
+    assert read(open_rows(tmp_path / "a.csv", "d")).to_pydict() == {"s": ["", None, "a,b\nc"], "n": [1, 2, None]}
+
+
+def test_files_of_a_pattern_and_a_url_are_read_in_order():
+    files = fsspec.filesystem("memory")
+    for number in (2, 1):
+        files.pipe(f"/inputs/{number}.csv", f"x\n{number}\n".encode())
+    with files.open("/inputs/3.arrow", "wb") as out, pa.ipc.new_file(out, TABLE.schema) as writer:
+        writer.write(TABLE)
+    assert read(open_rows("memory://inputs/*.csv", "d")).to_pydict() == {"x": [1, 2]}
+    assert read(open_rows("memory://inputs/3.arrow", "d")).equals(TABLE)
+    with pytest.raises(UsageError, match="no file matches"):
+        open_rows("memory://inputs/*.parquet", "d")
+    files.rm("/inputs", recursive=True)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a", "a.bin"])
+def test_text_is_no_table_without_a_name_that_says_so(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x,v\n1,2\n")
+    with pytest.raises(UsageError, match="neither Parquet nor Arrow"):
+        open_rows(tmp_path / name, "d")
+
+
+def test_rows_of_python_and_databases_are_data():
+    pl = pytest.importorskip("polars")
+    values = TABLE.to_pydict()
+    rows = [{"x": 1, "v": "a"}, {"x": 2}, {"v": "c", "x": 3}]
+    with contextlib.closing(sqlite3.connect(":memory:")) as database, duckdb.connect() as con:
+        sql = "SELECT 1 AS x, 'a' AS v UNION ALL SELECT 2, NULL UNION ALL SELECT 3, 'c'"
+        for data in (values, rows, pl.LazyFrame(values), database.execute(sql), con.execute(sql)):
+            assert read(open_rows(data, "d")).to_pydict() == values
+        assert read(open_rows(database.execute("SELECT 1 AS x WHERE false"), "d")).num_rows == 0
+        with pytest.raises(UsageError, match="the cursor has no rows"):
+            open_rows(database.cursor(), "d")
 
 
 def test_parts_of_a_list_may_differ_in_order_and_width():

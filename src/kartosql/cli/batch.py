@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kartosql.cli.remember import Remembered
 
 
+STDIN = "stdin"  # names the rows that are piped in
 SILENT = (Set, Reset, Attach, Detach)  # statements without rows
 SEPARATED = ("csv", "tsv", "unaligned")
 
@@ -57,7 +59,9 @@ def run_batch(options: Options) -> None:
     with open_store(resolve(options.url), options) as connection:
         several = len(steps) > 1
         queries = _check(steps, options) if several else 1
-        if not several:
+        if _reads_stdin(steps, sources) and STDIN not in connection.datasets():
+            _register_stdin(connection)
+        elif not several:
             connection.expect_one_statement()
         is_alike = options.output is not None and _scheme(options.output) == _scheme(connection.store.url)
         own = connection._session.storage_options if is_alike else None
@@ -85,6 +89,20 @@ def format_asked(options: Options, terminal: bool) -> str:
 
 def _scheme(url: str) -> str:
     return url.partition("://")[0]
+
+
+def _reads_stdin(steps: list[_Step], sources: list[StatementSource]) -> bool:
+    """Return whether a statement names the rows of stdin, which no statement comes from."""
+    is_free = sys.stdin is not None and not sys.stdin.isatty() and all(s.kind != "-" for s in sources)
+    return is_free and any(re.search(rf"\b{STDIN}\b", step.text, re.IGNORECASE) for step in steps)
+
+
+def _register_stdin(connection: Connection) -> None:
+    from kartosql.formats.any_file import reader_of
+    from kartosql.write.inputs import reading
+
+    with reading(STDIN):
+        connection.register(STDIN, reader_of(sys.stdin.buffer))
 
 
 # -- from text to statements -------------------------------------------------------------------
@@ -239,6 +257,8 @@ def parameter_names(statement: Statement, given: set[str]) -> set[str]:
     """Return the parameters that a statement has; of one that cannot be planned, all that are given."""
     if isinstance(statement, Inspect | Describe | Write):
         statement = getattr(statement, "query", None) or statement
+    if isinstance(statement, Attach):
+        return {statement.parameter} if statement.parameter else set()
     if not isinstance(statement, Select):
         return set()
     if statement.tree is None:

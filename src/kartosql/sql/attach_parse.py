@@ -35,7 +35,8 @@ class _AttachCursor(TokenCursor):
         replace = self.phrase("OR", "REPLACE")
         self.take("DATABASE")
         if_not_exists = self.phrase("IF", "NOT", "EXISTS")
-        url = self.string("Expected a folder or URL in single quotes.")
+        parameter = self._parameter()
+        url = "" if parameter else self.string("Expected a folder or URL in single quotes.")
         name, span = self._single_name() if self.take("AS") else ("", (0, 0))
         options = self._options() if self.take("(") else {}
         self.end()
@@ -45,7 +46,12 @@ class _AttachCursor(TokenCursor):
             raise self.fail("ATTACH without a TYPE is not supported.", hint, code="not-supported")
         if not name:
             raise self.fail("Expected AS and a name.")
-        return Attach(self.text, url, name, span, options, replace, if_not_exists)
+        return Attach(self.text, url, name, span, options, replace, if_not_exists, parameter)
+
+    def _parameter(self) -> str | None:
+        if self.take("?"):
+            return "1"
+        return ".".join(self.name()[0]) if self.take("$", ":") else None
 
     def _single_name(self) -> tuple[str, Span]:
         name, span = self.name()

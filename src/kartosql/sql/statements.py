@@ -48,7 +48,10 @@ class Show(Statement):
 
 @dataclass(frozen=True)
 class Attach(Statement):
-    """ATTACH 'url' AS name (TYPE ..., option value, ...); names of options are in lower case."""
+    """ATTACH 'url' AS name (TYPE ..., option value, ...); names of options are in lower case.
+
+    The URL may be that of a ``parameter``, by its name or number.
+    """
 
     url: str
     name: str
@@ -56,6 +59,7 @@ class Attach(Statement):
     options: dict[str, Any]
     replace: bool
     if_not_exists: bool
+    parameter: str | None = None
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +40,8 @@ def answer(request: Request, statement: Statement) -> Query:
         from kartosql.statements.erased import erased
 
         return Query(erased(request, statement))
+    if isinstance(statement, Attach) and statement.parameter is not None:
+        statement, request = replace(statement, url=_url(request, statement)), replace(request, parameters=None)
     request.refuse_parameters()
     if isinstance(statement, Set | Reset):
         return Query(_set_or_reset(session, statement))
@@ -120,6 +124,16 @@ def _set_or_reset(session: Session, statement: Set | Reset) -> pa.Table:
     else:
         session.settings.set(name, value)
     return settings(session.settings, [name])
+
+
+def _url(request: Request, statement: Attach) -> str:
+    given = request.parameters or ()
+    known = given if isinstance(given, Mapping) else {str(at): value for at, value in enumerate(given, 1)}
+    url = known.get(statement.parameter or "")
+    if len(known) != 1 or not isinstance(url, str | os.PathLike):
+        message = f"ATTACH has one parameter, {statement.parameter!r}: a path or URL."
+        raise SqlError(message, code="invalid-parameters", sql=statement.text)
+    return os.fspath(url)
 
 
 def _attach(session: Session, statement: Attach) -> pa.Table:

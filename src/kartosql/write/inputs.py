@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from kartosql.errors import KartosqlError, UsageError, reraise
+from kartosql.formats import any_file
+from kartosql.formats.any_file import cursor_rows, paths_of, table_of
 from kartosql.formats.kartothek.metadata import normalise
 
 _DIGITS = 38  # of the widest decimals that every reader has
@@ -390,9 +391,10 @@ class Rows:
 def open_rows(data: Any, name: str) -> Rows:
     """Return the rows of ``data`` for the dataset ``name``; streams and files are not read yet.
 
-    ``data`` is anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``, the path of a local
-    Parquet file, a dataset of pyarrow, a DataFrame of Spark, a list of these, or an iterable of record
-    batches or tables. Parts of one list are read one after the other; they have the same columns, in any
+    ``data`` is anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``, a path, URL or pattern of files of
+    Parquet, Arrow, CSV or JSON, a dictionary of lists, a list of dictionaries, a cursor of a database, a dataset of
+    pyarrow, a lazy frame of Polars, a DataFrame of Spark, a list of these, or an iterable of record batches or tables.
+    Parts of one list are read one after the other; they have the same columns, in any
     order and of types that differ at most in their width. Raises ``invalid-data``.
     """
     if isinstance(data, Rows):
@@ -401,6 +403,7 @@ def open_rows(data: Any, name: str) -> Rows:
         from kartosql.write.spark.rows import open_frame
 
         return open_frame(data, name)
+    data = plain_data(data, name)
     if isinstance(data, (list, tuple)):
         rows = [open_rows(item, name) for item in data]
         if not rows:
@@ -411,7 +414,31 @@ def open_rows(data: Any, name: str) -> Rows:
             return joined(rows, _common(rows, name), name)
         schema = _common(rows, name)
         return Rows(name, schema, tuple(part for r in rows for part in r.parts), given=schema)
-    part = _part(data, name)
+    if isinstance(data, str | os.PathLike):
+        parts = _files(os.fspath(data), name)
+        if len(parts) > 1:
+            return open_rows([_one(part, name) for part in parts], name)
+        return _one(parts[0], name)
+    return _one(_part(data, name), name)
+
+
+def plain_data(data: Any, name: str) -> Any:
+    """Return what has rows of its own kind, such as lists of dictionaries, cursors and lazy frames, as Arrow data."""
+    if isinstance(data, Mapping) or (isinstance(data, list) and data and all(isinstance(d, Mapping) for d in data)):
+        with reading(name):
+            return table_of(data)
+    if type(data).__name__ == "LazyFrame" and hasattr(data, "collect"):
+        with reading(name):
+            return data.collect()
+    if hasattr(data, "description") and hasattr(data, "fetchmany"):
+        if data.description is None:
+            raise invalid_data(name, "the cursor has no rows", "Let it execute a query first.")
+        with reading(name):
+            return cursor_rows(data)
+    return data
+
+
+def _one(part: _Part, name: str) -> Rows:
     schema = storage_schema(without_index(part.schema), name)
     return Rows(name, schema, (part,), given=schema)
 
@@ -422,8 +449,6 @@ def rows_of(batches: Iterator[pa.RecordBatch], schema: pa.Schema, name: str) -> 
 
 
 def _part(data: Any, name: str) -> _Part:
-    if isinstance(data, (str, os.PathLike)):
-        return _file(os.fspath(data), name)
     if isinstance(data, pa.RecordBatchReader):
         return _reader(data, name)
     if type(data).__module__ == "pyarrow._dataset" and hasattr(data, "scanner"):
@@ -455,19 +480,20 @@ def _reader(reader: pa.RecordBatchReader, name: str) -> _Part:
     return _Part(reader.schema, stream=lambda: _tables(guarded(iter(reader), name)))
 
 
-def _file(path: str, name: str) -> _Part:
+def _files(path: str, name: str) -> list[_Part]:
+    """Return the files that a path, URL or pattern names, each as a part."""
     try:
-        schema = pq.read_schema(path)
+        return [_file(fs, found, name) for fs, found in paths_of(path)]
     except (pa.ArrowException, OSError, ValueError) as e:
         reraise(e, f"Cannot read {path!r}")
-        hint = "Pass the paths of its files as a list." if os.path.isdir(path) else None
-        raise invalid_data(name, f"{path!r} cannot be read as a Parquet file: {e}", hint) from None
+        hint = f"Name its files with a pattern, such as {path.rstrip('/')}/*.parquet." if os.path.isdir(path) else None
+        raise invalid_data(name, f"{path!r} cannot be read as Parquet, Arrow, CSV or JSON: {e}", hint) from None
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            yield from file.iter_batches(FILE_BATCH_ROWS)
 
-    return _Part(schema, stream=lambda: _tables(guarded(batches(), name)))
+def _file(fs: Any, path: str, name: str) -> _Part:
+    with any_file.opened(fs, path) as file:
+        schema = any_file.reader_of(file, path).schema
+    return _Part(schema, stream=lambda: _tables(guarded(any_file.batches_of(fs, path), name)))
 
 
 def _iterable(data: Iterable[Any], name: str) -> _Part:
