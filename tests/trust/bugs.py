@@ -35,7 +35,6 @@ BUGS = (
     Bug("updates miss what the other one makes", "statements/row_changes.py", "self._read = left[-1] if left else range(len(self._table.labels))", "self._read = parts[0].files if parts else ()"),
     Bug("a row change brings back what others deleted", "statements/row_changes.py", "if not known.issuperset(read) or (", "if ("),
     Bug("a MERGE does not look again", "statements/row_changes.py", "self._reads_all = statement.source is not None", "self._reads_all = False"),
-    Bug("a removal takes along what others add", CHANGE, "        if late:\n", "        if False:\n"),
     Bug("a compaction brings back what others removed", CHANGE, "        gone = change.removed.difference(labels)\n        if gone:", "        gone = change.removed.difference(labels)\n        if False:"),
     Bug("an index lacks what is appended", CHANGE, "        if not self.removed and not self.change.added:\n            return None", "        if not self.removed:\n            return None"),
     Bug("a new index lacks what others append meanwhile", CHANGE, "later = [label for label in labels if label not in planned]", "later: list[str] = []"),

@@ -28,6 +28,7 @@ from writing import originals
 
 Op = tuple[Any, ...]
 PARTS, TEXTS = "ab", ("s0", "s1", "s2")
+KEYS = [("a", 1), ("a", 2), ("b", 3), ("a", 5), ("b", 6)]
 CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
 DAY = 86_400.0
 GRACE = 7 * DAY
@@ -65,6 +66,10 @@ class _Maker:
     def __init__(self, random: Random) -> None:
         self.random = random
         self._numbers = itertools.count(10)
+        # Of few kinds more of them meet.
+        self._kinds = {
+            table: random.sample(list(kinds), random.choice([2, 3, 4, 6, len(kinds)])) for table, kinds in KINDS.items()
+        }
 
     def rows(self) -> tuple[Any, ...]:
         parts = self.random.choices(PARTS, k=self.random.randint(1, 2))
@@ -86,8 +91,12 @@ class _Maker:
         return (self.seed() if kind < 0.8 else ()), (self.en() if kind > 0.3 else ())
 
     def op(self, table: str) -> Op:
-        name = self.random.choices(list(KINDS[table]), list(KINDS[table].values()))[0]
-        if name in ("append_d", "replace_d", "foreign_d", "merge_d"):
+        kinds = self._kinds[table]
+        name = self.random.choices(kinds, [KINDS[table][kind] for kind in kinds])[0]
+        if name == "merge_d":  # of few keys, which others may have at the same time
+            keys = self.random.sample(KEYS, self.random.randint(1, 2))
+            return (name, tuple((q, self.random.choice(TEXTS), n) for q, n in keys))
+        if name in ("append_d", "replace_d", "foreign_d"):
             rows = self.rows()
             return (name, tuple({(q, s): (q, s, n) for q, s, n in rows}.values()))
         if name in ("delete_d", "delete_c"):

@@ -140,3 +140,18 @@ def test_programs_that_failed_once(name):
 
 def test_bugs_that_are_made_on_purpose_still_apply():
     assert bugs.misplaced() == []
+
+
+def test_a_program_is_made_as_short_as_its_failure_lets_it(monkeypatch):
+    def failing(made, done=None):
+        return "found" if any(op[0] == "compact" for op in made.actors[0]) and made.faults else None
+
+    made = Program(
+        "0",
+        ((("read_d",), ("compact", "d"), ("clean", "d")), (("read_d",),)),
+        (Fault(0, 1, "late"), Fault(1, 1, "slow")),
+        (5.0, 0.0),
+        True,
+    )
+    monkeypatch.setattr(simulation, "failure", failing)
+    assert simulation.shrunk(made) == Program("0", ((("compact", "d"),), ()), (Fault(1, 1, "slow"),), (0.0, 0.0), False)
