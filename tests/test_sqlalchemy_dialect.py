@@ -72,6 +72,23 @@ def test_pandas_reads_statements_and_tables(engine):
     assert pd.read_sql_table("t", engine)["k"].tolist() == [1]
 
 
+def test_tables_are_made_and_filled_by_metadata_and_pandas(engine, tmp_path):
+    made = sa.Table("made", sa.MetaData(), sa.Column("k", sa.Integer, primary_key=True), sa.Column("s", sa.String(9)))
+    made.metadata.create_all(engine)
+    with engine.begin() as con:
+        con.execute(sa.insert(made), [{"k": k, "s": f"{k}"} for k in range(50)])
+        con.execute(sa.update(made).values(s="all"))
+        assert con.execute(sa.select(sa.func.count(made.c.s.distinct()), sa.func.count())).fetchall() == [(1, 50)]
+        assert con.execute(sa.select(made.c.k // 2, made.c.k / 2).where(made.c.k == 3)).fetchall() == [(1, 1.5)]
+        con.execute(sa.delete(made))
+    with kartosql.connect(tmp_path) as con:
+        assert len(con.sql("SHOW HISTORY FROM made").rows()) == 4  # one commit for all rows, and each of the others
+    made.metadata.drop_all(engine)
+    assert not sa.inspect(engine).has_table("made")
+    pd.DataFrame({"a": [1, 2], "b": ["x", None]}).to_sql("frame", engine, index=False)
+    assert sorted(pd.read_sql("SELECT a, b FROM frame", engine)["a"]) == [1, 2]
+
+
 def test_errors_are_those_of_sqlalchemy_and_keep_their_code(engine):
     with engine.connect() as con, pytest.raises(sa.exc.ProgrammingError) as caught:
         con.execute(sa.text("SELECT nope FROM c"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import types
 from sqlalchemy.dialects.postgresql import base as postgresql
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, reflection
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchTableError
 
@@ -31,12 +31,50 @@ _TYPES: dict[str, Any] = {
     "BLOB": types.LargeBinary(),
     "DATE": types.Date(),
     "INTERVAL": types.Interval(),
-    "UUID": types.Uuid(),
     "JSON": types.JSON(),
 }
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _MAIN = "main"
 _WORDS = {"true": True, "false": False, "none": None}
+
+
+class _Compiler(postgresql.PGCompiler):
+    """kartosql asks of what is about all rows to say so."""
+
+    def visit_delete(self, delete_stmt: Any, *args: Any, **kw: Any) -> str:
+        return _of_all(super().visit_delete(delete_stmt, *args, **kw), delete_stmt)  # type: ignore[no-untyped-call]
+
+    def visit_update(self, update_stmt: Any, *args: Any, **kw: Any) -> str:
+        return _of_all(super().visit_update(update_stmt, *args, **kw), update_stmt)
+
+
+def _of_all(text: str, statement: Any) -> str:
+    return text if statement._where_criteria else f"{text} WHERE true"
+
+
+class _Ddl(postgresql.PGDDLCompiler):
+    """A table is a dataset without rows; keys, constraints and names of indices are left out."""
+
+    def visit_create_table(self, create: Any, **kw: Any) -> str:
+        columns = [
+            f"NULL::{self.dialect.type_compiler_instance.process(column.type)} AS {self.preparer.format_column(column)}"
+            for column in create.element.columns
+        ]
+        return f"CREATE DATASET {self.preparer.format_table(create.element)} AS SELECT {', '.join(columns)} LIMIT 0"
+
+    def visit_drop_table(self, drop: Any, **kw: Any) -> str:
+        exists = "IF EXISTS " if drop.if_exists else ""
+        return f"DROP DATASET {exists}{self.preparer.format_table(drop.element)}"
+
+    def visit_create_index(self, create: Any, *args: Any, **kw: Any) -> str:
+        return f"CREATE INDEX {self._on(create.element)}"
+
+    def visit_drop_index(self, drop: Any, **kw: Any) -> str:
+        return f"DROP INDEX {self._on(drop.element)}"
+
+    def _on(self, index: Any) -> str:
+        columns = ", ".join(map(self.preparer.format_column, index.columns))
+        return f"ON {self.preparer.format_table(index.table)} ({columns})"
 
 
 class KartosqlDialect(DefaultDialect):
@@ -50,17 +88,18 @@ class KartosqlDialect(DefaultDialect):
     supports_alter = False
     supports_native_boolean = True
     supports_native_decimal = True
-    supports_native_uuid = True
+    div_is_floordiv = False
     supports_multivalues_insert = True
     supports_default_values = False
-    supports_sane_multi_rowcount = False
+    supports_empty_insert = False
     supports_comments = False
     _backslash_escapes = False  # which the compiler of PostgreSQL asks for
     insert_returning = update_returning = delete_returning = False
     postfetch_lastrowid = False
     preexecute_autoincrement_sequences = False
-    statement_compiler = postgresql.PGCompiler
-    ddl_compiler = postgresql.PGDDLCompiler
+    statement_compiler = _Compiler
+    ddl_compiler = _Ddl
+    use_insertmanyvalues = use_insertmanyvalues_wo_returning = True  # one commit for many rows
     type_compiler_cls = postgresql.PGTypeCompiler
     preparer = postgresql.PGIdentifierPreparer
 
@@ -110,6 +149,7 @@ class KartosqlDialect(DefaultDialect):
     def _rows(self, connection: Any, sql: str, *values: str) -> list[Any]:
         return list(connection.exec_driver_sql(sql, values).fetchall())
 
+    @reflection.cache
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
         """Return ``main``, and the cubes."""
         sql = "SELECT DISTINCT table_schema FROM information_schema.tables ORDER BY 1"
@@ -119,18 +159,22 @@ class KartosqlDialect(DefaultDialect):
         sql = f"SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND {condition} ORDER BY 1"
         return [name for (name,) in self._rows(connection, sql, schema or _MAIN)]
 
+    @reflection.cache
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Return cubes and datasets, with a cube as ``schema`` its datasets."""
         return self._names(connection, schema, "table_type <> 'VIEW'")
 
+    @reflection.cache
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Return the views."""
         return self._names(connection, schema, "table_type = 'VIEW'")
 
+    @reflection.cache
     def has_table(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> bool:
         """Return whether there is a table or a view of a name."""
         return table_name in self._names(connection, schema, "true")
 
+    @reflection.cache
     def get_columns(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
         """Return the columns of a table; raises NoSuchTableError."""
         sql = (

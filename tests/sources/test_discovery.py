@@ -127,3 +127,13 @@ def test_object_stores_offer_theirs():
     with kartosql.connect(f"memory://{name}") as con:
         assert con.sql("SHOW TABLES").rows() == [("t", "parquet files")]
         assert con.sql("SELECT a, p FROM t").rows() == [(4, 1)]
+
+
+@pytest.mark.parametrize("partitioned", ["", "PARTITION BY (p)"])
+def test_older_files_of_a_dataset_that_was_dropped_are_no_table(tmp_path, partitioned):
+    with kartosql.connect(tmp_path) as con:
+        con.sql(f"CREATE DATASET t {partitioned} AS SELECT 1 AS p, 2 AS x")
+        con.sql("DELETE FROM t WHERE true")
+        con.sql("DROP DATASET t")
+        assert list(tmp_path.rglob("*.parquet"))
+        assert con.sql("SHOW TABLES").rows() == []

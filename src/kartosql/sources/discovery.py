@@ -23,6 +23,9 @@ MAX_SINGLE_FILES = 100  # of a store; where more lie side by side, all of them a
 _DATA = re.compile(r"(?P<name>.+?)\.(?:(?P<parquet>parquet|parq)|(?P<csv>[ct]sv(?:\.(?:gz|zst))?))", re.IGNORECASE)
 _PART = re.compile(r"part-\d|_SUCCESS$|[0-9a-f]{8}-[0-9a-f-]{27}")  # names that writers of many files give them
 _KEY = re.compile(r"[^=]+=")
+_LEFT = re.compile(
+    r"[^/]+/table/(?:.*/)?[0-9a-f]{32}\.parquet"
+)  # files of a dataset, which may stay when it is dropped
 
 
 _KINDS = {"parquet": "parquet files", "csv": "csv files", "odf": "ODF dataset"}
@@ -117,8 +120,7 @@ def _named(name: str) -> str:
 def _type(store: Store, folder: str, entries: dict[str, bool], depth: int, above: str = "") -> str | None:
     """Return the type of what lies in a folder, by the marks of a format or the first file; None for neither.
 
-    Folders in it are looked into up to a ``depth``, those that partition it in any case: files of a dataset lie in the
-    folder of its table, and may be there longer than the dataset.
+    Folders in it are looked into up to a ``depth``, those that partition it in any case.
     """
     if found := _format(store, folder, entries):
         return found if found in ("delta", "iceberg", "odf") else None
@@ -131,7 +133,7 @@ def _type(store: Store, folder: str, entries: dict[str, bool], depth: int, above
         if is_dir:
             folders.append(name)
         elif match := _DATA.fullmatch(name):
-            return match.lastgroup
+            return None if _LEFT.fullmatch(folder + name) else match.lastgroup
     if folders and (depth > 0 or _KEY.match(folders[0])) and depth > -MAX_DEPTH:
         below = f"{folder}{folders[0]}/"
         return _type(store, below, _listed(store, below), depth - 1, folder)
