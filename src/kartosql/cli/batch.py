@@ -15,6 +15,7 @@ from kartosql.cli import resources
 from kartosql.cli.config import open_store, resolve
 from kartosql.cli.options import Options, StatementSource
 from kartosql.cli.output import interruptible, opened, say
+from kartosql.cli.repl.registry import has_commands
 from kartosql.connection import Connection
 from kartosql.errors import ExecutionError, KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
@@ -51,11 +52,17 @@ def run_batch(options: Options) -> None:
     if not options.sources and sys.stdin is None:
         raise UsageError("There is no stdin to read statements from.", hint='kartosql URL -c "SHOW TABLES"')
     sources = options.sources or [StatementSource("-", "-")]
-    steps = [step for source in sources for step in _steps(source)]
-    if not steps:
-        raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
     terminal = options.output is None and sys.stdout.isatty()
     options = replace(options, format=format_asked(options, terminal))
+    scripts = [_script(source) for source in sources]
+    if any(map(has_commands, scripts)):
+        from kartosql.cli.repl.start import run_scripts
+
+        run_scripts(scripts, options)
+        return
+    steps = [step for source, script in zip(sources, scripts, strict=True) for step in _steps(source, script)]
+    if not steps:
+        raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
     with open_store(resolve(options.url), options) as connection:
         several = len(steps) > 1
         queries = _check(steps, options) if several else 1
@@ -108,11 +115,14 @@ def _register_stdin(connection: Connection) -> None:
 # -- from text to statements -------------------------------------------------------------------
 
 
-def _steps(source: StatementSource) -> Iterator[_Step]:
-    script, name = source.value, {"-c": "-c", "-": "stdin"}.get(source.kind, source.value)
-    if source.kind != "-c":
-        place = None if source.kind == "-" else source.value
-        script = resources.script(place, f"the statements of {source.value!r}")
+def _script(source: StatementSource) -> str:
+    if source.kind == "-c":
+        return source.value
+    return resources.script(None if source.kind == "-" else source.value, f"the statements of {source.value!r}")
+
+
+def _steps(source: StatementSource, script: str) -> Iterator[_Step]:
+    name = {"-c": "-c", "-": "stdin"}.get(source.kind, source.value)
     try:
         texts = split_statements(script)
     except SqlError as e:

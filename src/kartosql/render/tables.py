@@ -233,12 +233,13 @@ _GROUPED = re.compile(r"(-?)(\d{5,})(\.\d+)?")
 
 @dataclass(frozen=True)
 class Look:
-    """How a table looks: the columns of the terminal (None is any), its colours, and whether digits are grouped."""
+    """How a table looks: columns of the terminal (None is any), its colours, whether digits are grouped, and NULL."""
 
     columns: int | None = None
     paint: Paint = plain
     grouped: bool = True
     types: bool = True
+    null: str = NULL
 
 
 def readable(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> list[str]:
@@ -292,7 +293,7 @@ def grouped(text: str) -> str:
 
 def _shown(table: pa.Table, look: Look) -> list[list[str]]:
     """Return the text of each value by column, safe to print; a NullCell for NULL."""
-    shown, nothing = [], NullCell(NULL)
+    shown, nothing = [], NullCell(escaped(look.null))
     for column in table.columns:
         text_of = _text if not is_number(column.type) else grouped if look.grouped else str
         shown.append([nothing if text is None else text_of(text) for text in _texts(column)])

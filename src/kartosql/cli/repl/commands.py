@@ -166,12 +166,24 @@ def _last_of(shell: Shell) -> Result:
 
 @_results("timing", r"\t", usage="[on|off]", about="the line below each result", takes=("timing",))
 def _timing(shell: Shell, text: str) -> None:
+    shell.options.set("timing", _switched(text) if text else not shell.options["timing"])
+    shell.screen.say(f"timing: {shell.options.text_of('timing')}", "note")
+
+
+def _switched(text: str) -> bool:
     try:
-        shown = shell_options.OPTIONS["timing"].parsed(text) if text else not shell.options["timing"]
+        found: bool = shell_options.OPTIONS["timing"].parsed(text)
     except ValueError:
         raise UsageError(f"{text!r} is neither on nor off.") from None
-    shell.options.set("timing", shown)
-    shell.screen.say(f"timing: {shell.options.text_of('timing')}", "note")
+    return found
+
+
+_option("nullvalue", declare=_results, usage="[TEXT]", about="what is shown for NULL")
+
+
+@_results("print", usage="[TEXT]", about="print a text")
+def _print(shell: Shell, text: str) -> None:
+    shell.screen.say(text)
 
 
 @_results("chart", usage="[LABEL [VALUE]]", about="the last result as bars", takes=("result column", "result column"))
@@ -469,8 +481,32 @@ def _store(shell: Shell, text: str) -> None:
     store = shell.connection.store
     counts = store.counter.to_dict()
     shell.screen.say(f"store: {store.url}")
-    shell.screen.say(f"writes: {'no, start with --write' if shell.connection.read_only else 'yes'}")
+    shell.screen.say(f"writes: {'no, .write on allows them' if shell.connection.read_only else 'yes'}")
     shell.screen.say("calls: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
+
+
+@_session("write", usage="[on|off]", about="whether statements may write, as --write says", takes=("timing",))
+def _write(shell: Shell, text: str) -> None:
+    if text:
+        shell.connection.read_only = shell.connection._session.read_only = not _switched(text)
+    shell.screen.say(f"write: {'off' if shell.connection.read_only else 'on'}", "note")
+
+
+@_session("cd", usage="[FOLDER]", about="go to a folder, from which files are named", takes=("store",))
+def _cd(shell: Shell, text: str) -> None:
+    try:
+        os.chdir(os.path.expanduser(arguments(text, 1)[0] if text else "~"))
+    except (OSError, ValueError) as e:
+        raise UsageError(f"Cannot go to {text!r}: {getattr(e, 'strerror', None) or e}.") from None
+    shell.screen.say(os.getcwd(), "note")
+
+
+@_session("shell", r"\!", usage="COMMAND", about="run a command of the system", takes=("file",))
+def _system(shell: Shell, text: str) -> None:
+    if not text:
+        raise UsageError("Name a command.", hint=".shell ls")
+    if code := subprocess.run(text, shell=True, check=False).returncode:
+        shell.screen.say(f"It ended with {code}.", "hint")
 
 
 @_session("open", r"\c", usage="URL|PROFILE", about="open another store", takes=("store",))

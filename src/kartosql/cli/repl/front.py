@@ -25,7 +25,7 @@ from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
 
 from kartosql.cli.repl.screen import prompt_styles
-from kartosql.cli.repl.start import NOWHERE, Opening, greeting
+from kartosql.cli.repl.start import NOWHERE, Opening, greeting, run_init
 from kartosql.text.escape import escaped, is_unsafe
 from kartosql.text.secrets import redacted
 
@@ -204,6 +204,7 @@ def run(behind: Opening) -> None:
     behind.screen.say(greeting(behind.place), "note")
     front = Front(behind)
     behind.start()
+    run_init(behind)
     while True:
         try:
             text = front.prompt()

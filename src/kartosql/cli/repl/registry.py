@@ -102,7 +102,7 @@ def arguments(text: str, most: int | None = None, *, least: int = 0, missing: st
 
 # -- what somebody typed or pasted -------------------------------------------------------------------
 
-_COMMAND = re.compile(r"[.\\](?=[A-Za-z?!])")
+_COMMAND = re.compile(r"^\s*[.\\](?=[A-Za-z?!])", re.MULTILINE)
 # Words that people type to leave or to get help, whatever shell they come from.
 BARE = {"exit": ".quit", "quit": ".quit", "help": ".help", "?": ".help"}
 _LINE = re.compile(r"\S[^\n]*")
@@ -140,3 +140,8 @@ def is_ready(text: str) -> bool:
     """Return whether Enter runs a text: all of it is commands and whole statements."""
     kinds = [unit.kind for unit in units(text)]
     return bool(kinds) and kinds[-1] != "rest"
+
+
+def has_commands(text: str) -> bool:
+    """Return whether commands stand in a text beside its statements."""
+    return _COMMAND.search(text) is not None and any(unit.kind == "command" for unit in units(text))

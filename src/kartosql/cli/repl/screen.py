@@ -62,6 +62,7 @@ class Screen:
 
     def __init__(self, out: TextIO | None = None, *, columns: int | None = None, lines: int | None = None) -> None:
         self.out = out or sys.stdout
+        self.notes: TextIO | None = None  # where notes and hints go, if not there
         self._columns = columns
         self._lines = lines
         self.is_terminal = bool(getattr(self.out, "isatty", lambda: False)())
@@ -114,6 +115,9 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """Write lines of any text, escaped, in a style."""
+        if self.notes is not None and style in ("note", "hint"):
+            print(escaped_lines(text), file=self.notes, flush=True)
+            return
         for line in escaped_lines(text).split("\n"):
             self.line(self.paint(style, line) if style else line)
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from kartosql.errors import KartosqlError, StoreError, UsageError
 from kartosql.plan.scan import ScanReport
 from kartosql.query import SelectQuery
 from kartosql.render.formats import BINARY_FORMATS, Style, format_of, replacing, write_stream
-from kartosql.render.tables import READABLE, Look, RunSummary, readable, summary
+from kartosql.render.tables import NULL, READABLE, Look, RunSummary, readable, summary
 from kartosql.result import Progress, Query
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
@@ -49,6 +49,8 @@ class Shell:
         self.last: Result | None = None
         self.statement: str | None = None  # the last one that ran
         self.draft: str | None = None  # what the next prompt begins with
+        self.style = Style()
+        self.raises = False  # errors of ``execute``, instead of telling them
         self.cube = ""  # which commands mean if they name none
         self.tour_at = 0
         self.read_depth = 0  # of files that read files
@@ -72,7 +74,10 @@ class Shell:
     def execute(self, text: str) -> bool:
         """Run the commands and statements of a text; return whether all went well. The first that fails ends it."""
         for unit in registry.units(text):
-            if not self._guarded(self.run_command if unit.kind == "command" else self.run_statement, unit.text):
+            run = self.run_command if unit.kind == "command" else self.run_statement
+            if self.raises:
+                run(unit.text)
+            elif not self._guarded(run, unit.text):
                 return False
         return True
 
@@ -168,7 +173,9 @@ class Shell:
     def look(self) -> Look:
         """How tables look on the screen."""
         columns = None if self.options["wide"] == "box" else self.screen.columns
-        return Look(columns, self.screen.paint, self.options["grouping"], self.options["types"])
+        options = self.options
+        null = options["nullvalue"] or NULL
+        return Look(columns, self.screen.paint, options["grouping"], options["types"], null)
 
     def confirm(self, question: str) -> bool:
         """Ask a question; only ``y`` or ``yes`` is a yes."""
@@ -370,7 +377,9 @@ class Running:
             batches = result.taken(reader)
             if self.stream is not None:
                 rows = pa.RecordBatchReader.from_batches(reader.schema, batches)
-                write_stream(rows, self.stream, cast(BinaryIO, Bytes(screen)), Style(terminal=screen.is_terminal))
+                null = self._shell.options["nullvalue"] or None
+                style = replace(self._shell.style, terminal=screen.is_terminal, null=null)
+                write_stream(rows, self.stream, cast(BinaryIO, Bytes(screen)), style)
             for _ in batches:
                 pass
             result.is_complete = True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kartosql.cli import config
@@ -13,6 +15,7 @@ from kartosql.cli.output import BEHIND
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen, chosen
 from kartosql.errors import KartosqlError, StoreError, UsageError
+from kartosql.render.formats import Style
 from kartosql.text.secrets import redacted
 
 if TYPE_CHECKING:
@@ -62,6 +65,41 @@ def run_shell(options: Options) -> None:
     front.run(behind)
 
 
+def run_scripts(scripts: Iterable[str], options: Options) -> None:
+    """Run texts that have commands of the shell, without anybody at a prompt; the first that fails raises its error."""
+    from kartosql.cli.repl.shell import Cancelled, Shell
+
+    if options.partition_by:
+        raise UsageError("--partition-by is for statements alone.", hint="Leave out the commands with a dot.")
+    chosen_options, screen = ShellOptions(), Screen()
+    screen.notes = sys.stderr
+    given = {"mode": options.format, "nullvalue": options.null or "", "rows": 0, "timing": False, "progress": False}
+    for name, value in given.items():
+        chosen_options.set(name, value)
+
+    def opened(place: str) -> Connection:
+        return config.open_store(config.resolve(place), options)
+
+    shell = Shell(opened(options.url), screen, chosen_options, opened)
+    shell.raises, shell.cube, shell.parameters = True, options.cube, dict(options.parameters)
+    shell.style = Style(options.header, separator=options.separator)
+    shell.target.every(options.output)
+    try:
+        for script in scripts:
+            shell.execute(script)
+    except Cancelled:
+        raise KeyboardInterrupt from None
+    finally:
+        shell.connection.close()
+
+
+def run_init(behind: Opening) -> None:
+    """Run the statements and commands of the file ``init.sql`` beside the config file, if there is one."""
+    place = os.path.join(config.folder(), "init.sql")
+    if os.path.exists(place):
+        behind.shell().execute(f".read {shlex.quote(place)}")
+
+
 def wants_plain(screen: Screen) -> bool:
     """Return whether the terminal can do no more than lines."""
     return not screen.is_terminal or os.environ.get("TERM", "") in ("", "dumb")
@@ -93,6 +131,7 @@ def _run_lines(behind: Opening) -> None:
     """Read lines until there are no more, from a terminal that can do nothing else."""
     shell = behind.shell()
     behind.screen.say(greeting(behind.place))
+    run_init(behind)
     goes_on = False
     while True:
         try:
