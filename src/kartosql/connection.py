@@ -199,6 +199,27 @@ class Connection:
             return request.query(statement)
         return statements.run(request, statement)
 
+    async def sql_async(self, text: str, parameters: Parameters = None, *, engine: str | None = None) -> Query:
+        """Run a statement in a thread, and return its result with all rows; a task that is cancelled stops it."""
+        import asyncio  # not at the top: it takes as long as a SELECT
+
+        made: list[Query] = []
+        is_wanted = True
+
+        def run() -> Query:
+            made.append(self.sql(text, parameters, engine=engine))
+            if is_wanted:
+                made[0].arrow()
+            return made[0]
+
+        try:
+            return await asyncio.to_thread(run)
+        except asyncio.CancelledError:
+            is_wanted = False
+            for query in made:
+                query.interrupt()
+            raise
+
     def _request(self, text: str, parameters: Parameters, engine: str | None) -> tuple[Request, Statement]:
         self._session.check_open()
         started = time.perf_counter()

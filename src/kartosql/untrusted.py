@@ -282,7 +282,7 @@ class UntrustedConnection:
         raise UsageError(
             f"A connection for untrusted SQL has no {name!r}.",
             code="not-allowed",
-            hint="It has sql, explain, interrupt and close. Connect without untrusted=True for all else.",
+            hint="It has sql, sql_async, explain, interrupt and close. Connect without untrusted=True for all else.",
         )
 
     def sql(self, text: str, parameters: Parameters = None, *, engine: str | None = None) -> Query:
@@ -294,6 +294,17 @@ class UntrustedConnection:
         if engine not in (None, "auto", "duckdb"):
             raise UsageError("Untrusted SQL runs on DuckDB.", code="not-allowed")
         return self.answer({"sql": text, "parameters": parameters})
+
+    async def sql_async(self, text: str, parameters: Parameters = None) -> Query:
+        """Run a statement as ``sql`` does; a task that is cancelled stops it."""
+        import asyncio
+
+        is_cancelled = threading.Event()
+        try:
+            return await asyncio.to_thread(self.answer, {"sql": text, "parameters": parameters}, is_cancelled.is_set)
+        except asyncio.CancelledError:
+            is_cancelled.set()
+            raise
 
     def answer(self, request: Mapping[str, Any], is_cancelled: Cancelled = _never) -> Query:
         """Return the result of a statement ``sql`` with ``parameters``; it is stopped when ``is_cancelled`` says so.

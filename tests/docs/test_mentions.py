@@ -276,3 +276,11 @@ def test_ci_installs_runs_the_linters_and_then_the_tests(tmp_path: Path) -> None
     assert said_by_ci()[-1].startswith("tests -n 3")
     (tmp_path / ".venv" / "bin" / "mypy").write_text("#!/bin/sh\nexit 1\n")
     assert said_by_ci() == ["install", *linters[:2]]
+
+
+def test_each_line_of_the_page_on_reliability_names_a_test_that_is_there():
+    lines = [line for line in (CHECKOUT / "docs" / "reliability.md").read_text("utf-8").splitlines() if "::" in line]
+    assert len(lines) > 30
+    for line in lines:
+        path, _, name = re.search(r"`(tests/[\w/]+\.py)::(test_\w+)`", line).expand(r"\1 \2").partition(" ")
+        assert f"def {name}(" in (CHECKOUT / path).read_text("utf-8"), line
