@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from kartosql.render.tables import MAX_CELL, Look, bars, grouped, readable
+from kartosql.render.tables import MAX_CELL, Look, bars, grouped, preview, readable
 from kartosql.text.escape import width
 
 
@@ -62,6 +62,42 @@ def test_a_box_that_is_too_wide_becomes_vertical():
     table = pa.table({"a": ["x" * 10]})
     assert readable(table, ["varchar"], "box", Look(columns=14))[0].startswith("┌")
     assert readable(table, ["varchar"], "box", Look(columns=13)) == vertical(table)
+
+
+WIDE = pa.table({f"c{number}": list(range(9)) for number in range(6)})
+
+
+@pytest.mark.parametrize(
+    ("columns", "head"),
+    [
+        (31, "│ c0 │ c1 │ c2 │ c3 │ c4 │ c5 │"),
+        (30, "│ c0 │ c1 │ c2 │ … │ c4 │ c5 │"),
+        (29, "│ c0 │ c1 │ … │ c4 │ c5 │"),
+        (15, "│ c0 │ … │ c5 │"),
+    ],
+)
+def test_a_long_box_that_is_too_wide_shows_its_first_and_last_columns(columns, head):
+    lines = readable(WIDE, ["bigint"] * 6, "box", Look(columns=columns, types=False))
+    assert lines[1] == head
+    assert {len(line) for line in lines[:13]} == {len(head)}
+    shown = head.count("c")
+    assert lines[13:] == ([f"6 columns ({shown} shown)"] if shown < 6 else [])
+
+
+def test_a_box_is_elided_where_two_columns_fit_and_it_is_asked_for():
+    for look in (Look(columns=14), Look(columns=29, elided=False)):
+        assert readable(WIDE, ["bigint"] * 6, "box", look) == vertical(WIDE)
+    assert readable(WIDE.slice(0, 5), ["bigint"] * 6, "box", Look(columns=30)) == vertical(WIDE.slice(0, 5))
+    assert readable(pa.table({"a": ["x" * 50] * 30}), ["varchar"], "box", Look(columns=30))[0] == "── row 1 ──"
+
+
+def test_python_shows_first_and_last_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "29")
+    lines = preview(WIDE, 3).splitlines()
+    assert lines[1:4] == ["│ c0 │ c1 │ … │ c4 │ c5 │", "├────┼────┼───┼────┼────┤", "│  0 │  0 │ … │  0 │  0 │"]
+    assert lines[-2:] == ["6 columns (4 shown)", "(more rows)"]
+    monkeypatch.setenv("COLUMNS", "10")
+    assert preview(WIDE, 3).splitlines()[1].count("│") == 7
 
 
 def test_a_long_value_is_cut_and_says_so():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -72,10 +73,10 @@ def table(table: pa.Table, rows: int) -> str:
 
     NULL is shown in italics, so that it differs from the text.
     """
-    lines = ["<table>", table_head(table.schema), "<tbody>"]
+    lines = ['<div style="overflow-x: auto"><table>', table_head(table.schema), "<tbody>"]
     for batch in table.slice(0, rows).to_batches():
         lines += table_rows(batch)
-    lines += ["</tbody>", "</table>"]
+    lines += ["</tbody>", "</table></div>"]
     if table.num_rows > rows:
         lines.append("<p>(more rows)</p>")
     return "\n".join(lines)
@@ -124,10 +125,13 @@ def plain(style: str, text: str) -> str:
 def preview(table: pa.Table, rows: int) -> str:
     """Return a box of at most ``rows`` rows, with "(more rows)" below if there are more.
 
-    Values longer than 80 characters are cut with an ellipsis.
+    Values longer than 80 characters are cut with an ellipsis; so are the columns in the middle that the terminal has no
+    place for, a box has 120 characters elsewhere.
     """
     columns = [[_cut(v, PREVIEW_WIDTH) for v in column] for column in cells(table.slice(0, rows))]
-    lines = list(box_lines(table.schema, columns))
+    heads = {"name": [escaped(name) for name in table.column_names]}
+    fitted = _fitted(table.schema, heads, columns, Look(shutil.get_terminal_size((120, 24)).columns))
+    lines = fitted or list(box_lines(table.schema, columns))
     if table.num_rows > rows:
         lines.append("(more rows)")
     return "\n".join(lines)
@@ -228,22 +232,27 @@ def _markdown(text: str) -> str:
 READABLE = ("box", "vertical", "markdown")  # formats of which some rows are shown, and the others counted
 MAX_CELL = 10_000  # characters of a value; what is left out is counted
 MAX_TYPE = 24
+VERTICAL_LINES = 40
 _GROUPED = re.compile(r"(-?)(\d{5,})(\.\d+)?")
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a table looks: columns of the terminal (None is any), its colours, whether digits are grouped, and NULL."""
+    """How a table looks: columns of the terminal (None is any), its colours, whether digits are grouped, and NULL.
+
+    A box that is too wide becomes vertical; one that is long then, too, is ``elided`` in the middle instead.
+    """
 
     columns: int | None = None
     paint: Paint = plain
     grouped: bool = True
     types: bool = True
     null: str = NULL
+    elided: bool = True
 
 
 def readable(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> list[str]:
-    """Return a table in one of the readable formats; a box that is too wide becomes vertical.
+    """Return a table in one of the readable formats; see ``Look`` for a box that is too wide.
 
     ``types`` are the types of the columns, shown under their names in a box.
     """
@@ -255,11 +264,37 @@ def readable(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> li
         heads = {"name": [escaped(name) for name in table.column_names]}
         if look.types:
             heads["type"] = [_cut(escaped(text).lower(), MAX_TYPE) for text in types]
-        widths = _widths(table.schema, heads, columns)
-        if look.columns is None or sum(widths) + 3 * len(widths) + 1 <= look.columns:
-            return list(_box(table.schema, heads, columns, widths, look.paint))
+        is_long = table.num_rows * (table.num_columns + 1) > VERTICAL_LINES
+        if (box := _fitted(table.schema, heads, columns, replace(look, elided=look.elided and is_long))) is not None:
+            return box
     numbers = (f"{number:,}" for number in count(1))
     return list(_vertical(table.column_names, columns, numbers, look.paint))
+
+
+def _fitted(
+    schema: pa.Schema, heads: Mapping[str, list[str]], columns: list[list[str]], look: Look
+) -> list[str] | None:
+    """Return the lines of a box that fits, of its first and last columns if need be; None if not two of them fit."""
+    widths = _widths(schema, heads, columns)
+    if look.columns is None or sum(widths) + 3 * len(widths) + 1 <= look.columns:
+        return list(_box(schema, heads, columns, widths, look.paint))
+    room, left, right = look.columns - 5, 0, len(widths)
+    while left < right:
+        is_left = left <= len(widths) - right
+        room -= widths[left if is_left else right - 1] + 3
+        if room < 0:
+            break
+        left, right = left + is_left, right - (not is_left)
+    if not look.elided or (shown := left + len(widths) - right) < 2:
+        return None
+
+    def around(items: Iterable[Any], middle: Any) -> list[Any]:
+        return [*(found := list(items))[:left], middle, *found[right:]]
+
+    heads = {style: around(texts, "…" if style == "name" else "") for style, texts in heads.items()}
+    columns = around(columns, ["…"] * len(columns[0]))
+    box = _box(pa.schema(around(schema, pa.field("…", pa.string()))), heads, columns, around(widths, 1), look.paint)
+    return [*box, f"{len(widths)} columns ({shown} shown)"]
 
 
 def bars(labels: Sequence[str], values: Sequence[float], shown: Sequence[str], look: Look) -> list[str]:

@@ -49,7 +49,7 @@ OPTIONS: Mapping[str, ShellOption] = {
         ShellOption("types", True, "types under the names of columns", ON_OFF),
         ShellOption("grouping", True, "digits of numbers in groups of three", ON_OFF),
         ShellOption("nullvalue", "", "what is shown for NULL, by default what the format has for it", (), "a text"),
-        ShellOption("wide", "vertical", "what a box that is too wide becomes", ("vertical", "box")),
+        ShellOption("wide", "elided", "what a box that is too wide becomes", ("elided", "vertical", "box")),
         ShellOption("timing", True, "the line below each result: rows, time, files and bytes", ON_OFF),
         ShellOption("progress", True, "progress of statements that take longer than 0.3 s", ON_OFF),
         ShellOption("pager", "auto", "pager for .last (auto), for all long results (on), never", ("auto", *ON_OFF)),

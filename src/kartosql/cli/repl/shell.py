@@ -172,10 +172,10 @@ class Shell:
     @property
     def look(self) -> Look:
         """How tables look on the screen."""
-        columns = None if self.options["wide"] == "box" else self.screen.columns
         options = self.options
-        null = options["nullvalue"] or NULL
-        return Look(columns, self.screen.paint, options["grouping"], options["types"], null)
+        columns = None if options["wide"] == "box" else self.screen.columns
+        null, elided = options["nullvalue"] or NULL, options["wide"] == "elided"
+        return Look(columns, self.screen.paint, options["grouping"], options["types"], null, elided)
 
     def confirm(self, question: str) -> bool:
         """Ask a question; only ``y`` or ``yes`` is a yes."""
