@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import pickle
+import re
 import sys
 import threading
 import time
@@ -543,3 +545,33 @@ def test_streams_of_one_query_that_begin_at_the_same_time_end_each_for_itself(co
     assert [t["x"].to_pylist() for t in found] == [[1, 2, 3, 4]] * 2
     assert {id(s) for s in statements} <= {id(s) for s in closed}
     assert query.stats["rows"] == 4
+
+
+def test_rows_are_found_by_their_place_and_know_their_columns(connection):
+    query = connection.sql("SELECT range AS r, 'v' || range AS v FROM range(4)")
+    assert (query[0], query[-1], query[1:3]) == ((0, "v0"), (3, "v3"), [(1, "v1"), (2, "v2")])
+    assert (query[::-2], query[9:]) == ([(3, "v3"), (1, "v1")], [])
+    with pytest.raises(IndexError):
+        query[4]
+    rows = list(query)
+    assert rows == query.rows()
+    assert pickle.loads(pickle.dumps(rows)) == rows
+    frame = pytest.importorskip("pandas").DataFrame(query)
+    assert (list(frame.columns), frame["v"].tolist()) == (["r", "v"], ["v0", "v1", "v2", "v3"])
+
+
+def test_a_query_shows_its_first_rows(connection, capsys):
+    connection.sql("SELECT range AS r FROM range(5)").show(2)
+    assert capsys.readouterr().out.splitlines()[3:] == ["│ 0 │", "│ 1 │", "└───┘", "(more rows)"]
+
+
+@pytest.mark.parametrize(("name", "here"), [("fetchall", "rows()"), ("toPandas", "df()"), ("fetchone", "query[0]")])
+def test_names_of_other_libraries_are_told_those_of_ours(connection, name, here):
+    query = connection.sql("SELECT 1")
+    with pytest.raises(AttributeError, match=re.escape(f"Here it is {here}")):
+        getattr(query, name)
+    with pytest.raises(AttributeError, match=re.escape("Here it is con.sql(")):
+        connection.execute("SELECT 1")
+    with pytest.raises(AttributeError, match=r"no attribute 'nope'$"):
+        connection.nope
+    assert not hasattr(query, "nope")

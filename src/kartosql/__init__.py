@@ -48,8 +48,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
-    if name == "spark":
-        return import_module("kartosql.spark")
+    if name in ("spark", "dbapi"):
+        return import_module(f"kartosql.{name}")
     raise AttributeError(f"module 'kartosql' has no attribute {name!r}")
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, Union, overload
 
 from kartosql.engines.duckdb.runtime import check_setting
-from kartosql.errors import UsageError, text_of
+from kartosql.errors import UsageError, text_of, without
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.memo import Late
 from kartosql.plan.bind import Parameters
@@ -46,6 +46,15 @@ else:
     compact, copy, cubes = map(Late, ("write.compact", "write.copy", "write.cubes"))
     datasets, skipping, publishing = map(Late, ("write.datasets", "write.skipping", "statements.publish"))
 
+_HABITS = {
+    **dict.fromkeys(("execute", "query", "run", "read_sql"), "con.sql(text, parameters)"),
+    **dict.fromkeys(
+        ("cursor", "commit", "rollback", "executemany"), "kartosql.dbapi.connect(url), a connection of DB-API"
+    ),
+    **dict.fromkeys(("table", "view", "read_table"), 'con.sql("SELECT * FROM name")'),
+    **dict.fromkeys(("read_parquet", "read_csv", "scan_parquet"), "con.attach(url, name) or con.register(name, path)"),
+    **dict.fromkeys(("list_tables", "show_tables"), 'con.sql("SHOW TABLES")'),
+}
 Report = dict[str, dict[str, Any]]
 Names = str | Iterable[str]  # one or several
 PartitionOn = Mapping[str, Names]
@@ -229,6 +238,11 @@ class Connection:
 
             parameters = plain(parameters)
         return Request(self._session, parameters, engine, time.perf_counter() - started), statement
+
+    if not TYPE_CHECKING:  # or every name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise without(self, name, _HABITS)
 
     def tables(self) -> Tables:
         """Resolve names as of now: over the store, and registered data."""

@@ -203,6 +203,12 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) 
     return otherwise if close is None else f"Did you mean {close}?"
 
 
+def without(owner: object, name: str, habits: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that there is none of, with what other libraries' name of it is here."""
+    told = f". Here it is {habits[name]}" if name in habits else ""
+    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{told}", name=name, obj=owner)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says; some go on for pages."""
     text = error.message if isinstance(error, KartosqlError) else str(error)

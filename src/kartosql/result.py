@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
-from kartosql.errors import UsageError, quoted
+from kartosql.errors import UsageError, quoted, without
 from kartosql.formats.arrays import array_of
 from kartosql.plan.scan import ScanReport
 from kartosql.stopping import translates_errors
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     import polars
 
 PREVIEW_ROWS = 20
+_HABITS = {
+    **dict.fromkeys(("fetchall", "fetchmany", "collect", "to_list"), "rows()"),
+    **dict.fromkeys(("fetchone", "first"), "query[0]"),
+    **dict.fromkeys(("fetchdf", "to_df", "to_pandas", "toPandas"), "df()"),
+    **dict.fromkeys(("to_arrow", "fetch_arrow_table", "arrow_table"), "arrow()"),
+    **dict.fromkeys(("to_polars", "polars"), "pl()"),
+    **dict.fromkeys(("write_parquet", "write_csv", "to_parquet", "to_csv"), "write(path)"),
+    **dict.fromkeys(("description", "dtypes"), "schema"),
+}
 
 
 @dataclass(frozen=True)
@@ -163,10 +172,34 @@ class Query:
         128-bit integers are int, decimals Decimal; dates and timestamps beyond what Python's
         datetime holds (years after 9999, nanoseconds, infinity) are text.
         """
-        return list(self)
+        return list(python_rows(self.arrow(), self.types))
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(python_rows(self.arrow(), self.types))
+        # Where the first row of data knows names, pandas takes them for those of the columns.
+        fields = {"_fields": tuple(self.columns), "__slots__": (), "__reduce__": lambda row: (tuple, (tuple(row),))}
+        return map(type("Row", (tuple,), fields), python_rows(self.arrow(), self.types))
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[Any, ...]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[tuple[Any, ...]]: ...
+
+    def __getitem__(self, at: int | slice) -> tuple[Any, ...] | list[tuple[Any, ...]]:
+        if isinstance(at, slice):
+            return self.rows()[at]
+        return python_rows(self.arrow().slice(range(len(self))[at], 1), self.types)[0]
+
+    def show(self, rows: int = PREVIEW_ROWS) -> None:
+        """Print the first rows as a table; a query that did not run yet is stopped behind them."""
+        from kartosql.render import tables
+
+        print(tables.preview(self.head(rows + 1), rows))
+
+    if not TYPE_CHECKING:  # or every name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise without(self, name, _HABITS)
 
     def __len__(self) -> int:
         return int(self.arrow().num_rows)

@@ -220,7 +220,16 @@ def shielded() -> Iterator[None]:
 
 # -- calls -------------------------------------------------------------------------------------------
 
-_CALLED = ("__repr__", "_repr_html_", "__iter__", "__len__", "__next__", "__arrow_c_stream__", "__arrow_c_schema__")
+_CALLED = (
+    "__repr__",
+    "_repr_html_",
+    "__iter__",
+    "__len__",
+    "__getitem__",
+    "__next__",
+    "__arrow_c_stream__",
+    "__arrow_c_schema__",
+)
 _ALWAYS = ("close", "interrupt", "progress", "settings")  # whatever goes on
 _C = TypeVar("_C")
 
