@@ -67,6 +67,21 @@ def texts(found: list[Candidate]) -> list[str]:
         ("reset time|", ["timeout", "TimeZone"]),
         ("select 1 from sales where amount is |", ["NULL", "NOT NULL"]),
         ("select 1; select * from sh|", ["shops"]),
+        ("with t as (select amount as money, rain from sales) select mo| from t", ["money"]),
+        ("with t as (select * from sales), u as (select * from t) select u.ra| from u", ["rain"]),
+        ("with t as (select s.* from sales s, shops) select na| from t", []),
+        ("with recursive t as (select 1 as one union all select one from t) select o| from t", ["one"]),
+        ('select d.| from (select sum(amount) total, product as "a b" from sales) d', ["total", '"a b"']),
+        ("select tot| from (select sum(amount) as total from sales)", ["total"]),
+        ("select d.|x from (select a + b, count(*), 1 one from sales) as d", ["one"]),
+        ("select sum(amount) as total from sales group by product order by to|", ["total"]),
+        ("select sum(amount) as total from sales group by product having tot|", ["total"]),
+        ("select * from (select product from sales) d where d.product = '|", ["'apple'"]),
+        ("select sum(amount) over (|", ["PARTITION BY", "ORDER BY"]),
+        ("select sum(amount) over (order by day rows |) from sales", ["BETWEEN"]),
+        ("select sum(amount) over (order by day rows between unbounded |) from sales", ["PRECEDING", "FOLLOWING"]),
+        ("select sum(amount) over (partition by pro|) from sales", ["product"]),
+        ("attach 'x' as y (type del|", ["delta"]),
         ("select * from sh|; select 1", ["shops"]),
     ],
 )
@@ -233,3 +248,12 @@ def test_damaged_datasets_are_left_out(shell_in, tmp_path, sales):
     (place / "shops.by-dataset-metadata.json").write_text("{")
     session = shell_in(str(place))
     assert [t.name for t in load(session.shell.connection).tables][:1] == ["sales"]
+
+
+@pytest.mark.parametrize("before", ["attach '", "copy cube sales to '", "export schema history of sales to '"])
+def test_paths_of_statements_are_completed(at, tmp_path, monkeypatch, before):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "it's here").mkdir()
+    (tmp_path / "item.csv").write_text("")
+    assert texts(at(f"{before}it|")) == ["'it''s here/", "'item.csv"]
+    assert texts(at(f"{before}it|'")) == ["'it''s here/", "'item.csv"]

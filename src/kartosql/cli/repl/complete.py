@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, repeat
+from itertools import dropwhile, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from kartosql.cli.config import profile_names
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.commands import examples, saved
-from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
+from kartosql.cli.repl.known import EMPTY, NOTHING, Known, KnownColumn, KnownTable, Subquery
 from kartosql.cli.repl.options import OPTIONS
 from kartosql.errors import UsageError
 from kartosql.settings import ENGINES, SETTINGS
@@ -87,18 +87,35 @@ FUNCTIONS = sorted(
 
 _WORD = re.compile(r"\w+\Z")
 _OPEN_NAME = re.compile(r'"[^"]*\Z')
+_WITH_PATHS = ("ATTACH", "COPY", "EXPORT")
+_WINDOW: dict[str, tuple[str, ...]] = {
+    "(": ("PARTITION BY", "ORDER BY", "ROWS BETWEEN", "RANGE BETWEEN"),
+    **dict.fromkeys(("ROWS", "RANGE", "GROUPS"), ("BETWEEN", "UNBOUNDED PRECEDING", "CURRENT ROW")),
+    "BETWEEN": ("UNBOUNDED PRECEDING", "CURRENT ROW"),
+    "AND": ("CURRENT ROW", "UNBOUNDED FOLLOWING"),
+    "UNBOUNDED": ("PRECEDING", "FOLLOWING"),
+    "CURRENT": ("ROW",),
+}
+_SORTING = ("ORDER", "GROUP", "HAVING", "QUALIFY")  # clauses that see the outputs of their SELECT
 _CLAUSES = words("SELECT FROM WHERE GROUP HAVING ORDER QUALIFY LIMIT ON USING JOIN SET VALUES")
+_ENDS = words("UNION INTERSECT EXCEPT", " ".join(_CLAUSES))  # of the outputs of a SELECT
 _NO_ALIAS = words("ON USING WHERE GROUP ORDER JOIN LEFT RIGHT FULL INNER CROSS HAVING LIMIT")
+
+
+def _first(piece: Lexeme) -> str:
+    """Return the first of the words of a piece such as ``ORDER BY``."""
+    return piece.word.partition(" ")[0]
 
 
 @dataclass(frozen=True)
 class _Ref:
-    """A table in FROM or JOIN: its name as it is written, its alias, and the parentheses around it."""
+    """A table in FROM or JOIN: its name as it is written, its alias, the parentheses around it, or those it is."""
 
     name: str
     alias: str
     group: int
     at: int
+    inner: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,13 +131,21 @@ class _Context:
     closed: bool  # whether the string that the cursor is in ends behind it
     refs: Sequence[_Ref]
     scope: Sequence[_Ref]  # those that the cursor sees, the nearest first
-    ctes: Sequence[str]
+    ctes: Mapping[str, int]  # where the parentheses of each begin
+    pieces: Sequence[tuple[Lexeme, int]]  # with the parentheses around each
+    group: int  # the parentheses around the cursor
 
     def back(self, count: int = 1) -> Lexeme | None:
         return self.before[-count] if len(self.before) >= count else None
 
     def word(self, count: int = 1) -> str:
         return self.before[-count].word if len(self.before) >= count else ""
+
+    @property
+    def is_in_window(self) -> bool:
+        """Whether the cursor is in the parentheses of OVER."""
+        around = (at for at, piece in enumerate(self.before) if piece.start == self.group)
+        return any(at and self.before[at - 1].word == "OVER" for at in around)
 
     @property
     def clause(self) -> str:
@@ -130,8 +155,8 @@ class _Context:
             depth += (lexeme.text == ")") - (lexeme.text == "(")
             if depth < 0:
                 depth = 0  # the parentheses around the cursor belong to their clause
-            elif depth == 0 and lexeme.kind in ("keyword", "name") and lexeme.word in _CLAUSES:
-                return lexeme.word
+            elif depth == 0 and lexeme.kind in ("keyword", "name") and _first(lexeme) in _CLAUSES:
+                return _first(lexeme)
         return ""
 
 
@@ -159,7 +184,9 @@ def _context(text: str, cursor: int) -> _Context:
         inside == "string" and any(p.start == start and p.end > at and not _is_open(p) for p in pieces),
         refs,
         [ref for group in reversed(chain) for ref in refs if ref.group == group],
-        [a.text for a, b, c in triples if a.kind in ("name", "quoted") and b.word == "AS" and c.text == "("],
+        {a.text: c.start for a, b, c in triples if a.kind in ("name", "quoted") and b.word == "AS" and c.text == "("},
+        [(piece, around[-1]) for piece, around in zip(code, groups, strict=True)],
+        chain[-1],
     )
 
 
@@ -201,7 +228,7 @@ def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> Iterat
     """Yield the tables behind FROM, JOIN and the commas between them."""
     lists: set[int] = set()  # groups that are in a FROM
     for i, piece in enumerate(pieces):
-        word, group = piece.word, groups[i][-1]
+        word, group = _first(piece), groups[i][-1]
         if word in ("FROM", "JOIN", "INTO"):
             lists.add(group)
         elif word in _CLAUSES and word not in ("ON", "USING"):
@@ -209,9 +236,18 @@ def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> Iterat
             continue
         elif piece.text != "," or group not in lists:
             continue
-        ref = _ref(pieces, i + 1, group)
+        ref = _derived(pieces, groups, i + 1) or _ref(pieces, i + 1, group)
         if ref is not None:
             yield ref
+
+
+def _derived(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]], i: int) -> _Ref | None:
+    """Return the subquery that begins at a piece."""
+    if i >= len(pieces) or pieces[i].text != "(":
+        return None
+    ends = (j for j in range(i + 1, len(pieces)) if pieces[j].text == ")" and groups[j] == groups[i])
+    end = next(ends, len(pieces))
+    return _Ref("", _alias(pieces, end + 1), groups[i][-1], pieces[i].start, pieces[i].start)
 
 
 def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> _Ref | None:
@@ -227,15 +263,18 @@ def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> _Ref | None:
         i += 1
     if not name:
         return None
+    return _Ref(name, _alias(pieces, i) or name, group, at)
+
+
+def _alias(pieces: Sequence[Lexeme], i: int) -> str:
     if i < len(pieces) and pieces[i].word == "AS":
         i += 1
-    alias = ""
-    if i < len(pieces) and pieces[i].kind in ("name", "quoted") and pieces[i].word not in _NO_ALIAS:
-        alias = pieces[i].text
-    return _Ref(name, alias or name, group, at)
+    is_one = i < len(pieces) and pieces[i].kind in ("name", "quoted") and pieces[i].word not in _NO_ALIAS
+    return pieces[i].text if is_one else ""
 
 
 MOST = 100
+OUTPUT = "output"
 MAX_JOINS = 5
 _COMPARISONS = ("=", "<>", "!=", "<", ">", "<=", ">=", "==")
 
@@ -279,11 +318,14 @@ class _Completion:
         self._written = where.typed.lstrip('"')
         self._name = self._written.lower()  # the beginning of the name that is typed
         self._is_typed = bool(where.typed)
+        self._subqueries: dict[int, Subquery | None] = {}
 
     def all(self) -> Iterator[Candidate]:
         where = self._where
         if where.inside:
-            if where.inside == "string":
+            if where.inside == "string" and where.first in _WITH_PATHS and where.word() in ("ATTACH", "TO"):
+                yield from _files(where.typed[1:], where.start, folders_only=False, quoted=_in_string)
+            elif where.inside == "string":
                 yield from self._values()
         elif not where.first and not where.before:
             yield from self._words(STATEMENTS, "statement")
@@ -324,6 +366,10 @@ class _Completion:
             where.first in ("DROP", "ALTER", "COPY") and last in ("CUBE", "DATASET")
         ):
             yield from self._tables()
+        elif where.first == "ATTACH" and last == "TYPE":
+            yield from self._beginning(TYPES, "type")
+        elif where.is_in_window and last in _WINDOW:
+            yield from self._words(_WINDOW[last], "keyword")
         elif last in AFTER:
             yield from self._words(AFTER[last], "keyword")
         elif last == "ON" and where.clause == "ON" and len(where.scope) > 1:
@@ -369,7 +415,7 @@ class _Completion:
                     yield self._candidate(rest, table.about)
             return
         ref = next(self._called(name), None)
-        for column in self._matching(self._known.table(ref.name)) if ref is not None else ():
+        for column in self._matching(self._table(ref)) if ref is not None else ():
             yield self._candidate(quote_if_needed(column.name), column.about)
 
     def _called(self, name: str) -> Iterator[_Ref]:
@@ -382,19 +428,57 @@ class _Completion:
 
     def _columns(self) -> Iterator[Candidate]:
         where = self._where
-        refs = [(ref, self._known.table(ref.name)) for ref in where.scope]
+        refs = [(ref, self._table(ref)) for ref in where.scope]
         known = [(ref, table) for ref, table in refs if table is not None]
+        if where.clause in _SORTING:
+            for column in self._matching(self._subquery(where.group)):
+                if column.role == OUTPUT:
+                    yield self._candidate(quote_if_needed(column.name), OUTPUT, unasked=self._is_typed)
         if not refs and not where.refs and where.clause == "SELECT" and self._is_typed:
             yield from self._columns_before_from()
         for ref, table in known:
             for column in self._matching(table):
                 owners = sum(column.name.lower() in t.by_name for _, t in known) if len(known) > 1 else 1
                 name = quote_if_needed(column.name)
-                text = f"{ref.alias}.{name}" if owners > 1 else name
+                text = f"{ref.alias}.{name}" if owners > 1 and ref.alias else name
                 yield self._candidate(text, column.about, unasked=self._is_typed)
         for ref, _ in known if len(known) > 1 and self._is_typed else ():
-            if ref.alias.lower().startswith(self._name):
+            if ref.alias and ref.alias.lower().startswith(self._name):
                 yield self._candidate(f"{ref.alias}.", "table")
+
+    def _table(self, ref: _Ref) -> KnownTable | None:
+        """Return the table that is meant: one of the store, of WITH, or a subquery."""
+        inner = self._where.ctes.get(ref.name) if ref.inner is None else ref.inner
+        return self._known.table(ref.name) if inner is None else self._subquery(inner)
+
+    def _subquery(self, group: int) -> Subquery | None:
+        """Return the outputs of the SELECT in parentheses; None inside of itself."""
+        if group not in self._subqueries:
+            self._subqueries[group] = None
+            self._subqueries[group] = Subquery("", "subquery", EMPTY, tuple(self._outputs(group)))
+        return self._subqueries[group]
+
+    def _outputs(self, group: int) -> Iterator[KnownColumn]:
+        pieces = iter([piece for piece, around in self._where.pieces if around == group])
+        tables = [(ref.alias, table) for ref in self._where.refs if ref.group == group and (table := self._table(ref))]
+        item: list[Lexeme] = []
+        for piece in [*dropwhile(lambda piece: piece.word != "SELECT", pieces), None][1:]:
+            if piece is not None and piece.text != "," and _first(piece) not in _ENDS:
+                item.append(piece)
+                continue
+            last, before = (item[-1] if item else None), (item[-2] if len(item) > 1 else None)
+            if last is not None and last.text == "*":
+                owner = item[-3].text if before is not None and before.text == "." and len(item) > 2 else ""
+                for alias, table in tables:
+                    yield from table.columns if owner in ("", alias) else ()
+            elif last is not None and last.kind in ("name", "quoted"):
+                name, is_column = _plain(last.text), before is None or before.text == "."
+                known = (t.by_name[name.lower()] for _, t in tables if is_column and name.lower() in t.by_name)
+                if is_column or (before is not None and (before.text == ")" or before.kind != "symbol")):
+                    yield next(known, KnownColumn(name, "", OUTPUT, EMPTY))
+            if piece is not None and piece.text != ",":
+                return
+            item = []
 
     def _matching(self, table: KnownTable | None) -> Iterator[KnownColumn]:
         """Yield the columns of a table that begin with what is typed, then those that have it inside."""
@@ -425,11 +509,11 @@ class _Completion:
         """Yield the tables before the one that is joined, and the dimensions that both have, as they are written."""
         refs = [r for r in self._where.scope if r.at < self._where.start]
         new = max(refs, key=lambda ref: ref.at, default=None)
-        table = self._known.table(new.name) if new is not None else None
+        table = self._table(new) if new is not None else None
         for ref in refs:
-            other = self._known.table(ref.name)
+            other = self._table(ref)
             if new is not None and ref is not new and table is not None and other is not None:
-                shared = [c.name for c in other.columns if c.name in table.source.columns]
+                shared = [c.name for c in other.columns if c.name.lower() in table.by_name]
                 keys = table.keys | other.keys
                 chosen = [c for c in shared if c in keys] or shared[:MAX_JOINS]
                 yield ref, new, [quote_if_needed(c) for c in chosen]
@@ -486,7 +570,7 @@ class _Completion:
             return None
         owner = _plain(before.text).lower() if before is not None and where.word(at + 1) == "." else ""
         for ref in self._called(owner):
-            table = self._known.table(ref.name)
+            table = self._table(ref)
             if table is not None and (column := table.by_name.get(_plain(piece.text).lower())):
                 return column
         return None
@@ -567,7 +651,13 @@ def _as_word(name: str) -> str:
     return name if name.isprintable() and " " not in name else shlex.quote(name)
 
 
-def _files(typed: str, start: int, *, folders_only: bool) -> Iterator[Candidate]:
+def _in_string(path: str) -> str:
+    return "'" + path.replace("'", "''")
+
+
+def _files(
+    typed: str, start: int, *, folders_only: bool, quoted: Callable[[str], str] = _as_word
+) -> Iterator[Candidate]:
     """Yield the local files that begin with what is typed; hidden ones only if that begins with a dot."""
     if "://" in typed:
         return
@@ -580,5 +670,5 @@ def _files(typed: str, start: int, *, folders_only: bool) -> Iterator[Candidate]
     for name, is_folder in found:
         hidden = name.startswith(".") and not beginning
         if name.startswith(beginning) and not hidden and (is_folder or not folders_only):
-            text = _as_word(folder + slash + name)
+            text = quoted(folder + slash + name)
             yield Candidate(text + ("/" if is_folder else ""), start, "folder" if is_folder else "file", shown=name)

@@ -37,7 +37,7 @@ class KnownColumn:
     @property
     def about(self) -> str:
         """What it is, as it is shown beside its name."""
-        return f"{self.type}, {self.role}"
+        return f"{self.type}, {self.role}" if self.type else self.role
 
     @property
     def has_values(self) -> bool:
@@ -78,6 +78,21 @@ class KnownTable:
         """The dimension columns of a cube, and partition keys."""
         dimensions = self.source.cube.dimension_columns if self.source.cube else ()
         return frozenset((*dimensions, *(key for part in self.source.parts for key in part.table.partition_keys)))
+
+
+EMPTY = Table("", {})
+
+
+@dataclass(frozen=True, eq=False)
+class Subquery(KnownTable):
+    """A subquery, whose columns are its outputs."""
+
+    outputs: tuple[KnownColumn, ...] = ()
+
+    @memoized
+    def columns(self) -> tuple[KnownColumn, ...]:
+        """Its outputs."""
+        return self.outputs
 
 
 class _Names:
