@@ -147,7 +147,7 @@ def local(tmp_path: Path) -> Store:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Any:
+def spark_of_the_run() -> Any:
     """The one Spark session of the whole run; without Java, CI fails and other runs skip."""
     from kartosql.engines.spark.session import session
 
@@ -158,6 +158,28 @@ def spark() -> Any:
         if os.environ.get("CI"):
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_of_the_run: Any) -> Any:
+    return spark_of_the_run
+
+
+@pytest.fixture(scope="session")
+def spark_connect(spark_of_the_run: Any) -> Iterator[Any]:
+    """A session of Spark Connect, whose server is in the JVM of the one Spark session."""
+    from pyspark.sql.connect.session import SparkSession
+
+    spark = spark_of_the_run
+    context = spark._jsc.sc()
+    context.conf().set("spark.connect.grpc.binding.address", "127.0.0.1").set("spark.connect.grpc.binding.port", "0")
+    server = getattr(getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+    server.start(context)
+    remote = SparkSession.builder.remote(f"sc://127.0.0.1:{server.localPort()}").create()
+    yield remote
+    remote.stop()
+    nothing = getattr(spark._jvm, "scala.Option").empty()
+    server.stop(nothing, nothing)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def group(path: str) -> str:
 
 def tier(item: pytest.Item) -> str:
     """Return what a test costs."""
-    if "spark" in getattr(item, "fixturenames", ()):
+    if "spark_of_the_run" in getattr(item, "fixturenames", ()):
         return "spark"
     if item.get_closest_marker("process") or starts_processes(item.function, *_fixtures(item)):  # type: ignore[attr-defined]
         return "process"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kartosql.connection import Connection, connect
+from kartosql.engines.spark.connect import drop_unused
 from kartosql.engines.spark.listing import warming
 from kartosql.engines.spark.scan import FileShapes, ScanFrames
 from kartosql.engines.spark.session import keeping_active, quiet
@@ -61,11 +62,13 @@ class RegisteredViews:
                         raise
                     warnings.warn(f"{table} gets no view: {e.message}", KartosqlWarning, stacklevel=3)
             self._check_names(made)
-            for name, frame in made.items():
-                frame.createOrReplaceTempView(quote(name))
-        for name in self.names.keys() - made.keys():
+            names = list(made)
+            for name in names:
+                made.pop(name).createOrReplaceTempView(quote(name))
+        for name in self.names.keys() - set(names):
             self._spark.catalog.dropTempView(name)
-        self.names = {name: wanted[name] for name in made}
+        self.names = {name: wanted[name] for name in names}
+        drop_unused()
 
     def close(self) -> None:
         """Drop the views."""

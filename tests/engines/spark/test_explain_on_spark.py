@@ -105,19 +105,22 @@ def test_stores_that_executors_cannot_reach_are_refused_by_explain(con, monkeypa
         assert caught.value.code == "store-unreachable"
 
 
-def test_under_spark_connect_the_report_says_who_answers(con, monkeypatch):
-    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+def test_a_server_of_spark_connect_that_keeps_its_settings_is_refused_and_auto_stays_with_duckdb(con, monkeypatch):
+    class Conf:
+        getAll = {"spark.sql.ansi.enabled": "false"}
+
+        def set(self, name, value):
+            raise ValueError(name)
+
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "conf": Conf()})()
     monkeypatch.setattr(sessions, "is_running", lambda: True)
-    monkeypatch.setattr(sessions, "active", lambda: remote)
     monkeypatch.setattr(engines, "session", lambda: remote)
     con.create_dataset("d", pa.table({"x": [1, 2]}))
-    ran, *explained = refusals(con, "SELECT x FROM d")
-    assert ran[0] == "spark-connect"
-    assert explained == [ran] * len(explained)
+    with pytest.raises(KartosqlError) as caught:
+        con.sql("SELECT x FROM d", engine="spark").rows()
+    assert (caught.value.code, "does not let spark.sql" in caught.value.message) == ("spark-connect", True)
     con.sql("SET spark_threshold = 1")
     query = con.sql("SELECT x FROM d")
-    report = query.explain().to_dict()
-    assert (report["engine"], "Spark Connect" in report["engine_reason"]) == ("duckdb", True)
     assert (query.rows(), query.stats["engine"]) == ([(1,), (2,)], "duckdb")
 
 

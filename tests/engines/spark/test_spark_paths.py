@@ -96,13 +96,3 @@ def test_what_spark_cannot_find_is_an_error(unreachable: Any) -> None:
         location(unreachable)
     assert caught.value.code == "store-unreachable"
     assert caught.value.hint
-
-
-def test_spark_connect_is_told_apart() -> None:
-    from kartosql.engines.spark.scan import ScanFrames
-    from kartosql.errors import ExecutionError
-
-    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(ExecutionError) as caught:
-        ScanFrames(remote, Store("memory://connect"))
-    assert caught.value.code == "spark-connect"

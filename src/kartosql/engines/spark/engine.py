@@ -15,9 +15,18 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
+from kartosql.engines.spark.connect import configured, shown
 from kartosql.engines.spark.listing import Places, moved
 from kartosql.engines.spark.scan import FileShapes, ScanFrames, check_types, stored_columns
-from kartosql.engines.spark.session import check_session, isolated, keeping_active, quiet, session
+from kartosql.engines.spark.session import (
+    SEMANTICS,
+    check_session,
+    is_connect,
+    isolated,
+    keeping_active,
+    quiet,
+    session,
+)
 from kartosql.engines.spark.session import translate as error_of
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
@@ -57,6 +66,8 @@ class SparkStatement:
         self._zone = str(settings["TimeZone"])
         self._tag = f"kartosql-{uuid.uuid4().hex}"
         self._spark: Any = None
+        self._frame: Any = None  # the answer, in a session of Spark Connect
+        self._share: float | None = None
         self._translation: Translation | None = None
         self._schema: pa.Schema | None = None
         self._interrupted = self._timed_out = False
@@ -72,7 +83,11 @@ class SparkStatement:
         """Translate the statement and create its views; raises ``not-portable`` before a session is started."""
         self.check(query, scan)
         with self._errors():
-            self._create_views(query, scan)
+            outer = session()
+            if is_connect(outer):
+                self._frame = self._moved(query, scan, outer)
+            else:
+                self._create_views(query, scan, outer)
 
     def translate(self, query: BoundQuery, scan: Scan) -> tuple[Translation, pa.Schema]:
         """Translate the statement to Spark SQL; raises ``not-portable`` and what DuckDB says of the statement."""
@@ -111,22 +126,31 @@ class SparkStatement:
 
     def frame(self, query: BoundQuery, scan: Scan, spark: Any) -> Any:
         """Return the result as a DataFrame of the session ``spark``, which runs it when it is asked for rows."""
-        translation, schema = self.translate(query, scan)
-        with self._errors():
+        self.translate(query, scan)
+        return self._moved(query, scan, spark)
+
+    def _moved(self, query: BoundQuery, scan: Scan, spark: Any) -> Any:
+        translation, schema = self._translation, self._schema
+        assert translation is not None
+        assert schema is not None
+        with self._errors(), configured(spark, self._spark_settings):
             self._create_views(query, scan, spark)
             return moved(self._spark.sql(translation.sql).toDF(*schema.names), spark)
 
-    def _create_views(self, query: BoundQuery, scan: Scan, outer: Any = None) -> None:
-        outer = outer or session()
+    @property
+    def _spark_settings(self) -> Mapping[str, str]:
+        return {**SEMANTICS, **SETTINGS, "spark.sql.session.timeZone": self._zone}
+
+    def _create_views(self, query: BoundQuery, scan: Scan, outer: Any) -> None:
         self._open.enter_context(keeping_active(outer))
-        self._spark = isolated(outer, {**SETTINGS, "spark.sql.session.timeZone": self._zone})
+        self._spark = isolated(outer, self._spark_settings)
         store = self._files.store
         frames = ScanFrames(self._spark, store, _shapes.setdefault(store, FileShapes()))
         for found in scan.occurrences:
-            frames.frame(found).createOrReplaceTempView(_view(found.occurrence.id))
+            shown(frames.frame(found), _view(found.occurrence.id))
         for occurrence in query.occurrences:
             if occurrence.source.data is not None:
-                frames.registered(occurrence.source).createOrReplaceTempView(_view(occurrence.id))
+                shown(frames.registered(occurrence.source), _view(occurrence.id))
 
     def stream(
         self, query: BoundQuery, *, ordered: bool = True
@@ -139,14 +163,30 @@ class SparkStatement:
 
     def _batches(self, text: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with stopping.running(self.interrupt), self._errors(), self._limited():
-            self._spark.sparkContext.addJobTag(self._tag)
-            try:
-                table = self._spark.sql(text).toArrow()
-            finally:
-                self._spark.sparkContext.removeJobTag(self._tag)
+            table = self._over_connect() if self._frame is not None else self._in_classic(text)
         # In the Arrow types and with the names that DuckDB's result has.
         columns = [_fitted(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches(BATCH_ROWS)
+
+    def _in_classic(self, text: str) -> pa.Table:
+        self._spark.sparkContext.addJobTag(self._tag)
+        try:
+            return self._spark.sql(text).toArrow()
+        finally:
+            self._spark.sparkContext.removeJobTag(self._tag)
+
+    def _over_connect(self) -> pa.Table:
+        def noted(stages: Any, *_: Any, **__: Any) -> None:
+            tasks = sum(stage.num_tasks for stage in stages or ())
+            self._share = sum(stage.num_completed_tasks for stage in stages) / tasks if tasks else None
+
+        self._spark.addTag(self._tag)
+        self._spark.registerProgressHandler(noted)
+        try:
+            return self._frame.toArrow()
+        finally:
+            self._spark.removeProgressHandler(noted)
+            self._spark.removeTag(self._tag)
 
     # -- control ---------------------------------------------------------------------------------
 
@@ -186,7 +226,9 @@ class SparkStatement:
         self._stop()
 
     def _stop(self) -> None:
-        if self._spark is not None:
+        if self._frame is not None:
+            self._spark.interruptTag(self._tag)
+        elif self._spark is not None and not is_connect(self._spark):
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def fraction(self) -> float | None:
@@ -194,8 +236,8 @@ class SparkStatement:
 
         Stages of other statements in the session count as well: a session of our own has none.
         """
-        if self._spark is None:
-            return None
+        if self._spark is None or is_connect(self._spark):
+            return self._share
         try:
             tracker = self._spark.sparkContext.statusTracker()
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

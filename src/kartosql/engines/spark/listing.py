@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from kartosql.engines.spark import connect
 from kartosql.engines.spark.session import is_connect, isolated, maker
 from kartosql.engines.spark.types import quote, spark_type
 from kartosql.errors import NotPortable, StoreError
@@ -59,31 +60,47 @@ def relation(
     stored: Mapping[str, str] | None,
     columns: Sequence[FileColumn],
     options: Mapping[str, str] | None = None,
+    rows: str | None = None,
 ) -> DataFrame:
     """Return the rows of files as a DataFrame: the columns ``stored`` in them (name to Spark type), then ``columns``.
 
-    Without ``stored`` there is one row per file, with its bytes as ``content``. ``paths`` are URLs of Hadoop, not
-    encoded.
+    Without ``stored`` there is one row per file, with its bytes as ``content``. With ``rows`` a column of that name
+    has the number of each row in its file. ``paths`` are URLs of Hadoop, not encoded.
     """
+    given = {**OPTIONS, **(options or {})}
+    if is_connect(spark):
+        return connect.relation(spark, paths, stored, [_whole(c) for c in columns], given, rows)
     from pyspark.sql import DataFrame
 
     partition = _struct({c.name: spark_type(c.type) for c in columns})
     data = None if stored is None else _struct(stored)
-    given = {**OPTIONS, **(options or {})}
     texts = [text.encode() for pair in given.items() for text in pair]
-    encoded = b"".join([_texts(texts), _texts([p.encode() for p in paths]), _longs(sizes), *map(_encoded, columns)])
+    encoded = b"".join(
+        [_texts(texts), _texts([p.encode() for p in paths]), _longs(sizes), *map(_encoded, map(_whole, columns))]
+    )
     # A call to Java takes its arguments as text, and the names of many files have much in common.
     made = maker(spark).relation(
         spark._jsparkSession, root, partition, data, len(given), len(paths), zlib.compress(encoded, 1), len(encoded)
     )
-    return DataFrame(made, spark)
+    found = DataFrame(made, spark)
+    return found.selectExpr("*", f"_metadata.row_index AS {rows}") if rows else found
 
 
 def moved(frame: DataFrame, spark: SparkSession) -> DataFrame:
     """Return a DataFrame of one session as one of another, which then runs it."""
+    if is_connect(spark):
+        return connect.moved(frame, spark)
     from pyspark.sql import DataFrame
 
     return DataFrame(maker(spark).moved(frame._jdf, spark._jsparkSession), spark)
+
+
+def _whole(column: FileColumn) -> FileColumn:
+    """Return a column whose times are whole microseconds; raises ``not-portable``."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns" and any((v or 0) % 1000 for v in column.values):
+        message = f"Spark has no nanoseconds, and the partition key {column.name!r} does."
+        raise NotPortable(message, hint="Use engine='duckdb'.")
+    return column
 
 
 def _struct(columns: Mapping[str, str]) -> str:
@@ -117,9 +134,6 @@ def _values(column: FileColumn, values: Sequence[Any]) -> bytes:
     if t.is_date32(type_):
         return _longs([v.toordinal() - _EPOCH for v in values])
     if t.is_timestamp(type_):
-        if type_.unit == "ns" and any(v % 1000 for v in values):
-            message = f"Spark has no nanoseconds, and the partition key {column.name!r} does."
-            raise NotPortable(message, hint="Use engine='duckdb'.")
         return _longs([v // 1000 for v in values] if type_.unit == "ns" else values)
     return _longs(values)
 

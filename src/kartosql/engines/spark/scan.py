@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest, corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.statement import FileAccess
+from kartosql.engines.spark.connect import configured, shown
 from kartosql.engines.spark.listing import FileColumn, Places, moved, relation
-from kartosql.engines.spark.session import isolated
+from kartosql.engines.spark.session import SEMANTICS, is_connect, isolated
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
 from kartosql.errors import FormatError, NotPortable, reraise
 from kartosql.formats.partition_table import Variant, tag_of
@@ -35,6 +36,9 @@ READING = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
 }
+
+
+READS = {**SEMANTICS, **READING}
 
 
 def check_types(scan: OccurrenceScan) -> None:
@@ -169,7 +173,8 @@ class ScanFrames(RelationBuilder[pa.DataType]):
 
     def registered(self, source: Table) -> DataFrame:
         """Return registered Arrow data as a DataFrame of the session."""
-        return moved(self._reading.createDataFrame(_without_gaps(stored_columns(source))), self._spark)
+        with configured(self._spark, READS):
+            return moved(self._reading.createDataFrame(_without_gaps(stored_columns(source))), self._spark)
 
     def frame(self, scan: OccurrenceScan) -> DataFrame:
         """Return the rows of one table occurrence as a DataFrame of the session.
@@ -179,8 +184,9 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         """
         columns = _columns(scan, self.left_out if self._leave_out else None)
         source = scan.occurrence.source
-        query = self.empty(source, columns) if scan.is_empty else self.over_files(scan, columns, {})
-        return moved(self._reading.sql(query), self._spark)
+        with configured(self._spark, READS):
+            query = self.empty(source, columns) if scan.is_empty else self.over_files(scan, columns, {})
+            return moved(self._reading.sql(query), self._spark)
 
     # -- the SQL of Spark ------------------------------------------------------------------------
 
@@ -281,16 +287,15 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         places = [self._places.of(k) for k in keys]
         location, paths = places[0][0], [place.path(key) for place, key in places]
         stored = None if readings is None else {c: r.type for c, r in readings.items() if r is not None}
-        frame = relation(self._reading, location.root, paths, sizes, stored, shared, location.options)
+        rows = ROW if placed and readings is not None else None
+        frame = relation(self._reading, location.root, paths, sizes, stored, shared, location.options, rows)
         if readings is None:
             types = [f"c{i} {spark_type(t)}" for i, t in enumerate(declared.values())]
             types += [f"{quote(c.name)} {spark_type(c.type)}" for c in shared]
             function = decoder(declared, [c.name for c in shared])
             frame = frame.mapInArrow(function, ", ".join([*types, f"{ROW} BIGINT"]))
-        elif placed:
-            frame = frame.selectExpr("*", f"_metadata.row_index AS {ROW}")
         name = f"kartosql_rows_{next(_numbers)}"
-        frame.createOrReplaceTempView(name)
+        shown(frame, name)
         return name
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
@@ -298,7 +303,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
 
     def given(self, data: pa.Table) -> str:
         name = f"kartosql_rows_{next(_numbers)}"
-        self._reading.createDataFrame(_without_gaps(data)).createOrReplaceTempView(name)
+        shown(self._reading.createDataFrame(_without_gaps(data)), name)
         return name
 
     def _shapes_of(self, table: FileTable, files: Sequence[int]) -> list[int]:
@@ -352,7 +357,10 @@ class ScanFrames(RelationBuilder[pa.DataType]):
                 raise schema_mismatch(
                     f"{key}: the column {name!r} is {column.arrow}, but {type_} in the schema of its table"
                 ) from None
-            arrow |= found[name] is None
+            # Over Spark Connect files are read with the settings of the user, who has no nanoseconds.
+            way = found[name]
+            is_nanos = pa.types.is_timestamp(type_) and way is not None and way.type == "BIGINT"
+            arrow |= way is None or (is_nanos and is_connect(self._spark))
         return None if arrow else found
 
     def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, pa.DataType]:

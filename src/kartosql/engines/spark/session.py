@@ -150,28 +150,31 @@ def session(*, master: str | None = None, memory: str | None = None) -> SparkSes
 
 
 def check_session() -> None:
-    """Raise what ``session`` and the scans in one would raise for want of PySpark, Java or a classic session.
+    """Raise what ``session`` would raise for want of PySpark or Java.
 
     Nothing is started.
     """
     if is_running():
-        refuse_connect(active())
-    elif importlib.util.find_spec("pyspark") is None:
+        return
+    if importlib.util.find_spec("pyspark") is None:
         raise missing_pyspark()
-    else:
-        _java_checked()
+    _check_complete()
+    _java_checked()
+
+
+def _check_complete() -> None:
+    """Raise ``spark-connect`` where PySpark is only a client, which starts no Spark."""
+    if importlib.util.find_spec("pyspark.core") is None:
+        raise ExecutionError(
+            "The client of Spark Connect that is installed starts no Spark, and there is no session.",
+            code="spark-connect",
+            hint="Make one: SparkSession.builder.remote('sc://host').getOrCreate(); or use engine='duckdb'.",
+        )
 
 
 @functools.cache
 def _java_checked() -> None:
     check_java()
-
-
-def refuse_connect(spark: Any) -> None:
-    """Raise ``spark-connect`` for a session that takes no lists of files."""
-    if is_connect(spark):
-        hint = "Use a classic session, or engine='duckdb'."
-        raise ExecutionError("Lists of files cannot be handed to Spark Connect.", code="spark-connect", hint=hint)
 
 
 def is_running() -> bool:
@@ -182,12 +185,16 @@ def is_running() -> bool:
 def active() -> SparkSession | None:
     """Return the session of this process, or None; raises ``missing-extra`` without PySpark."""
     kind = _pyspark()
-    from pyspark import SparkContext
+    import pyspark
 
     found: SparkSession | None = kind.getActiveSession()
-    if found is None and getattr(SparkContext, "_active_spark_context", None) is not None:
-        # Active is a session for one thread only; in another thread it is the default one that is meant.
+    # Active is a session for one thread only; in another thread it is the default one that is meant.
+    context = getattr(pyspark, "SparkContext", None)  # a client of Spark Connect has none
+    if found is None and getattr(context, "_active_spark_context", None) is not None:
         found = kind.builder.getOrCreate()
+    remote = getattr(sys.modules.get("pyspark.sql.connect.session"), "SparkSession", None)
+    if found is None and remote is not None:
+        found = remote.getActiveSession() or remote._get_default_session()
     return found
 
 
@@ -200,9 +207,11 @@ def isolated(spark: SparkSession, settings: Mapping[str, str] | None = None) -> 
     """Return a session with the semantics that answers depend on; the given one keeps its settings and views.
 
     It shares context and executors with ``spark``, has a copy of its settings, and views of its
-    own. ``settings`` are Spark settings for it. Raises ``spark-connect`` over Spark Connect.
+    own. ``settings`` are Spark settings for it. One of Spark Connect is returned itself: there is
+    ``connect.configured`` for it.
     """
-    refuse_connect(spark)
+    if is_connect(spark):
+        return spark
     wanted = {**SEMANTICS, **(settings or {})}
     lines = "\n".join(f"{name}\t{value}" for name, value in wanted.items())
     return type(spark)(spark._sc, maker(spark).isolated(spark._jsparkSession, lines))
@@ -210,8 +219,10 @@ def isolated(spark: SparkSession, settings: Mapping[str, str] | None = None) -> 
 
 @contextlib.contextmanager
 def keeping_active(spark: SparkSession) -> Iterator[None]:
-    """Keep the session of this thread the active one, whatever other sessions do inside; raises ``spark-connect``."""
-    refuse_connect(spark)
+    """Keep the session of this thread the active one, whatever other sessions do inside."""
+    if is_connect(spark):
+        yield
+        return
     kind: Any = type(spark)
     jvm: Any = kind._get_j_spark_session_class(spark._jvm)
     before, java = kind._activeSession, jvm.getActiveSession()
@@ -253,6 +264,7 @@ def _pyspark() -> Any:
 
 
 def _start(master: str, memory: str | None) -> SparkSession:
+    _check_complete()
     check_java()
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway

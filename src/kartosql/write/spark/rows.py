@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -184,19 +185,22 @@ def _one(rows: SparkRows) -> Any:
     for frame in rows.frames:
         names = list(frame.columns)
         frame = frame.toDF(*map(spark_name, range(len(names))))
-        columns = [frame[spark_name(names.index(f.name))] if f.name in names else _null(f.type) for f in rows.schema]
+        columns = [
+            frame[spark_name(names.index(f.name))] if f.name in names else _null(frame, f.type) for f in rows.schema
+        ]
         # Text with a collation of its own has another order, and other values are equal.
         texts = map(pa.types.is_string, rows.schema.types)
         frames.append(frame.select(*(c.cast("string") if text else c for c, text in zip(columns, texts, strict=True))))
     return reduce(lambda a, b: a.union(b), frames).toDF(*map(spark_name, range(len(rows.schema))))
 
 
-def _null(type_: pa.DataType) -> Any:
+def _null(frame: Any, type_: pa.DataType) -> Any:
     """Return the column of NULLs that stands for one which the rows lack (``Rows.filled``)."""
-    from pyspark.sql.functions import lit
     from pyspark.sql.pandas.types import from_arrow_type
 
-    return lit(None).cast(from_arrow_type(type_, prefer_timestamp_ntz=True))
+    # Columns of classic sessions are none of Spark Connect.
+    functions = import_module(type(frame).__module__.rpartition(".")[0].removesuffix(".classic") + ".functions")
+    return functions.lit(None).cast(from_arrow_type(type_, prefer_timestamp_ntz=True))
 
 
 def distributed(frame: Any, schema: pa.Schema, layout: Layout, repartition: bool | str) -> Any:
