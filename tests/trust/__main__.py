@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ class Clock:
 
     def __init__(self, given: Any, share: float) -> None:
         self.seed, self.first = given.seed, given.seed
+        chosen = {"--only": given.only, "--fates": given.fates}
+        self._options = "".join(f" {name} {shlex.join(words)}" for name, words in chosen.items() if words)
         self._runs = given.runs if given.runs is not None or given.hours is not None else 100
         self.until = time.monotonic() + given.hours * share * 3600 if given.hours is not None else float("inf")
         self._began = _cpu()
@@ -46,7 +49,7 @@ class Clock:
 
     def again(self, part: str) -> str:
         """Return how to see the present run once more."""
-        return f"again: python -m tests.trust {part} --seed {self.seed} --runs 1\n"
+        return f"again: python -m tests.trust {part} --seed {self.seed} --runs 1{self._options}\n"
 
     def __str__(self) -> str:
         return f"from seed {self.first}, {_cpu() - self._began:.0f} s of CPU time"
@@ -59,7 +62,7 @@ def simulate(given: Any, clock: Clock) -> int:
     counts: Counter[str] = Counter()
     failures = steps = 0
     while failures < given.failures and clock.goes_on():
-        made, done = simulation.program(clock.seed), []
+        made, done = simulation.program(clock.seed, given.only, given.fates), []
         error = simulation.failure(made, done)
         if error is not None:
             failures += 1
@@ -183,6 +186,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first run; those that follow have the next ones")
     parser.add_argument("--shrink", action="store_true", help="make programs that fail as short as they get")
     parser.add_argument("--failures", type=int, default=5, help="after which to end")
+    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations of the simulation")
+    parser.add_argument("--fates", nargs="+", default=[], help="kinds of faults of the simulation")
     parser.add_argument("--corpus", help="folder with scripts of sqllogictest")
     parser.add_argument("--queries", type=int, help="of each script, drawn by chance; all of them by default")
     parser.add_argument("--parts", type=int, default=1, help="into which the scripts are divided")

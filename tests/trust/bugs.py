@@ -23,46 +23,48 @@ SNAPSHOT, REMOVAL = "formats/kartothek/snapshot.py", "write/removal.py"
 
 
 class Bug(NamedTuple):
-    """Text of a module that is replaced."""
+    """Text of a module that is replaced; the simulation draws operations and faults of those kinds."""
 
     name: str
     module: str
     old: str
     new: str
+    only: str
+    fates: str = ""
 
 
 BUGS = (
-    Bug("updates miss what the other one makes", "statements/row_changes.py", "self._read = left[-1] if left else range(len(self._table.labels))", "self._read = parts[0].files if parts else ()"),
-    Bug("a row change brings back what others deleted", "statements/row_changes.py", "if not known.issuperset(read) or (", "if ("),
-    Bug("a MERGE does not look again", "statements/row_changes.py", "self._reads_all = statement.source is not None", "self._reads_all = False"),
-    Bug("a compaction brings back what others removed", CHANGE, "        gone = change.removed.difference(labels)\n        if gone:", "        gone = change.removed.difference(labels)\n        if False:"),
-    Bug("an index lacks what is appended", CHANGE, "        if not self.removed and not self.change.added:\n            return None", "        if not self.removed:\n            return None"),
-    Bug("a new index lacks what others append meanwhile", CHANGE, "later = [label for label in labels if label not in planned]", "later: list[str] = []"),
-    Bug("an index keeps what is removed", CHANGE, "return old, _joined(new or [nothing]), self.removed", "return old, _joined(new or [nothing]), frozenset()"),
-    Bug("a commit forgets changes that are not carried out", CHANGE, "unfinished=head.unfinished if head is not None else None,", "unfinished=None,"),
-    Bug("what is compacted comes last", "write/compact.py", "positions={new: labels[-1] for new, labels in merger.replaced.items()},", ""),
-    Bug("a lost answer is taken for a refusal", COMMIT, "if now is not None and now.identity is not None and commit_id in now.identity.recent:", "if False:"),
-    Bug("who does not know deletes files", "write/operation.py", "            except CommitUnknown:\n                raise\n            except KartosqlError:\n                self.discard(written)", "            except KartosqlError:\n                self.discard(written)"),
-    Bug("a late put is given up too soon", COMMIT, "            return Fate.OPEN\n        if now is None:", "            return Fate.LOST\n        if now is None:"),
-    Bug("a commit forgets those before it", DOCUMENT, "recent=(*older, commit_id)[-RECENT:],", "recent=(commit_id,),"),
-    Bug("marks leave the sequence as it is", DOCUMENT, "return replace(before, sequence=before.sequence + 1)", "return before"),
-    Bug("a change that was taken back is committed", COMMIT, "if head is None or head.intent is None or head.intent.tx != self.id:", "if head is None:"),
-    Bug("a member is marked late", COMMIT, "            for change in others:\n                self._mark(change.uuid)\n            before, prepared = self._rounds(self._decide)", "            before, prepared = self._rounds(self._decide)\n            for change in others:\n                self._mark(change.uuid)"),
-    Bug("a committed change is taken back", RECOVERY, "if seed is not None and intent.tx in seed.unfinished:\n            _roll_forward", "if False:\n            _roll_forward"),
-    Bug("a change is taken back at a member alone", RECOVERY, "            abort(store, intent.seed, intent.tx)\n        else:", "            roll_back(store, head)\n        else:"),
-    Bug("a change that is left is waited for without end", RECOVERY, "is_late = _is_stale(intent) or time.monotonic() - first > INTENT_SECONDS", "is_late = False"),
-    Bug("carrying out drops what another program wrote", RECOVERY, 'if head.has_digest(made_of["base"]):', "if True:"),
-    Bug("readers see half of a change", SNAPSHOT, 'if intent is None or not isinstance(seed, DatasetDocument) or intent.tx not in metadata.unfinished_of(seed):', "if True:"),
-    Bug("readers do not look at marks again", SNAPSHOT, "if all(again[u] is d for u, d in marked.items()):", "if True:"),
-    Bug("readers take a seed from before", SNAPSHOT, "        if newer:\n            current |= newer", "        if False:\n            current |= newer"),
-    Bug("readers take what they know for new", SNAPSHOT, "return isinstance(stamp, ObjectStamp) and self.stamp.is_same(stamp)", "return True"),
-    Bug("readers go by times alone", "store/keys.py", "return other is not None and self.etag == other.etag and self.modified", "return other is not None and self.modified"),
-    Bug("a cleanup does not wait", REMOVAL, "ready = {g.key for g in found if g.due <= now or g.key in marks.removing}", "ready = {g.key for g in found}"),
-    Bug("a cleanup takes files of earlier versions", REMOVAL, "past = needed_keys(store, uuid, kept, now)", "past: set[str] = set()"),
-    Bug("a cleanup takes documents that wait", REMOVAL, "        keys.add(staged)\n        with", "        with"),
-    Bug("the log forgets what was removed", "write/history.py", "removed=dict(files_of(before, gone)) if before is not None and gone else {},", "removed={},"),
-    Bug("a late commit does not look whether its files are there", CHANGE, "    if change.started is None or now - change.started <= min(grace, MIN_GRACE) / 2:\n", "    if True:\n"),
-    Bug("no answer is an error", COMMIT, "        except (PreconditionFailed, OutcomeUnknown) as e:\n            self._doubt(head, prepared, e)\n            self.winner = head", "        except PreconditionFailed as e:\n            self._doubt(head, prepared, e)\n            self.winner = head"),
+    Bug("updates miss what the other one makes", "statements/row_changes.py", "self._read = left[-1] if left else range(len(self._table.labels))", "self._read = parts[0].files if parts else ()", only="update_d"),
+    Bug("a row change brings back what others deleted", "statements/row_changes.py", "if not known.issuperset(read) or (", "if (", only="update_d delete_d compact"),
+    Bug("a MERGE does not look again", "statements/row_changes.py", "self._reads_all = statement.source is not None", "self._reads_all = False", only="merge_d append_d read_d"),
+    Bug("a compaction brings back what others removed", CHANGE, "        gone = change.removed.difference(labels)\n        if gone:", "        gone = change.removed.difference(labels)\n        if False:", only="compact delete_d append_d"),
+    Bug("an index lacks what is appended", CHANGE, "        if not self.removed and not self.change.added:\n            return None", "        if not self.removed:\n            return None", only="append_d find_d"),
+    Bug("a new index lacks what others append meanwhile", CHANGE, "later = [label for label in labels if label not in planned]", "later: list[str] = []", only="append_d index find_d"),
+    Bug("an index keeps what is removed", CHANGE, "return old, _joined(new or [nothing]), self.removed", "return old, _joined(new or [nothing]), frozenset()", only="update_d find_d"),
+    Bug("a commit forgets changes that are not carried out", CHANGE, "unfinished=head.unfinished if head is not None else None,", "unfinished=None,", only="append_c delete_c"),
+    Bug("what is compacted comes last", "write/compact.py", "positions={new: labels[-1] for new, labels in merger.replaced.items()},", "", only="append_c compact read_c"),
+    Bug("a lost answer is taken for a refusal", COMMIT, "if now is not None and now.identity is not None and commit_id in now.identity.recent:", "if False:", only="append_d delete_d", fates="after twice"),
+    Bug("who does not know deletes files", "write/operation.py", "            except CommitUnknown:\n                raise\n            except KartosqlError:\n                self.discard(written)", "            except KartosqlError:\n                self.discard(written)", only="append_d append_c", fates="after late"),
+    Bug("a late put is given up too soon", COMMIT, "            return Fate.OPEN\n        if now is None:", "            return Fate.LOST\n        if now is None:", only="append_d read_d", fates="late"),
+    Bug("a commit forgets those before it", DOCUMENT, "recent=(*older, commit_id)[-RECENT:],", "recent=(commit_id,),", only="append_d replace_d", fates="after late"),
+    Bug("marks leave the sequence as it is", DOCUMENT, "return replace(before, sequence=before.sequence + 1)", "return before", only="append_c update_c", fates="slow"),
+    Bug("a change that was taken back is committed", COMMIT, "if head is None or head.intent is None or head.intent.tx != self.id:", "if head is None:", only="append_c read_c", fates="slow"),
+    Bug("a member is marked late", COMMIT, "            for change in others:\n                self._mark(change.uuid)\n            before, prepared = self._rounds(self._decide)", "            before, prepared = self._rounds(self._decide)\n            for change in others:\n                self._mark(change.uuid)", only="append_c read_c", fates="slow"),
+    Bug("a committed change is taken back", RECOVERY, "if seed is not None and intent.tx in seed.unfinished:\n            _roll_forward", "if False:\n            _roll_forward", only="append_c read_c", fates="crash after"),
+    Bug("a change is taken back at a member alone", RECOVERY, "            abort(store, intent.seed, intent.tx)\n        else:", "            roll_back(store, head)\n        else:", only="append_c read_c", fates="slow"),
+    Bug("a change that is left is waited for without end", RECOVERY, "is_late = _is_stale(intent) or time.monotonic() - first > INTENT_SECONDS", "is_late = False", only="append_c", fates="crash before"),
+    Bug("carrying out drops what another program wrote", RECOVERY, 'if head.has_digest(made_of["base"]):', "if True:", only="append_c foreign_c", fates="slow"),
+    Bug("readers see half of a change", SNAPSHOT, 'if intent is None or not isinstance(seed, DatasetDocument) or intent.tx not in metadata.unfinished_of(seed):', "if True:", only="append_c read_c", fates="slow"),
+    Bug("readers do not look at marks again", SNAPSHOT, "if all(again[u] is d for u, d in marked.items()):", "if True:", only="append_c read_c", fates="slow"),
+    Bug("readers take a seed from before", SNAPSHOT, "        if newer:\n            current |= newer", "        if False:\n            current |= newer", only="append_c read_c", fates="slow"),
+    Bug("readers take what they know for new", SNAPSHOT, "return isinstance(stamp, ObjectStamp) and self.stamp.is_same(stamp)", "return True", only="append_d read_d"),
+    Bug("readers go by times alone", "store/keys.py", "return other is not None and self.etag == other.etag and self.modified", "return other is not None and self.modified", only="append_d read_d"),
+    Bug("a cleanup does not wait", REMOVAL, "ready = {g.key for g in found if g.due <= now or g.key in marks.removing}", "ready = {g.key for g in found}", only="append_d clean"),
+    Bug("a cleanup takes files of earlier versions", REMOVAL, "past = needed_keys(store, uuid, kept, now)", "past: set[str] = set()", only="delete_d old"),
+    Bug("a cleanup takes documents that wait", REMOVAL, "        keys.add(staged)\n        with", "        with", only="append_c clean sleep", fates="slow"),
+    Bug("the log forgets what was removed", "write/history.py", "removed=dict(files_of(before, gone)) if before is not None and gone else {},", "removed={},", only="delete_d old changes"),
+    Bug("a late commit does not look whether its files are there", CHANGE, "    if change.started is None or now - change.started <= min(grace, MIN_GRACE) / 2:\n", "    if True:\n", only="append_d clean sleep", fates="slow"),
+    Bug("no answer is an error", COMMIT, "        except (PreconditionFailed, OutcomeUnknown) as e:\n            self._doubt(head, prepared, e)\n            self.winner = head", "        except PreconditionFailed as e:\n            self._doubt(head, prepared, e)\n            self.winner = head", only="append_d", fates="after before"),
 )  # fmt: skip
 
 
@@ -80,7 +82,8 @@ def found_after(bug: Bug, seed: int, runs: int) -> tuple[int | None, str]:
         text = path.read_text("utf-8")
         path.write_text(text.replace(bug.old, bug.new), "utf-8")
         command = [sys.executable, "-m", "tests.trust", "simulation", "--failures", "1"]
-        command += ["--seed", str(seed), "--runs", str(runs)]
+        command += ["--seed", str(seed), "--runs", str(runs), "--only", *bug.only.split()]
+        command += ["--fates", *re.findall(r"(?:crash )?\w+", bug.fates)] if bug.fates else []
         environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     count = re.search(r"([\d,]+) interleavings", done.stdout)

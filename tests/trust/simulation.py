@@ -9,7 +9,7 @@ import itertools
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -63,13 +63,14 @@ class Program:
 
 
 class _Maker:
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, only: Sequence[str]) -> None:
         self.random = random
         self._numbers = itertools.count(10)
-        # Of few kinds more of them meet.
-        self._kinds = {
-            table: random.sample(list(kinds), random.choice([2, 3, 4, 6, len(kinds)])) for table, kinds in KINDS.items()
-        }
+        self.kinds: dict[str, list[str]] = {}
+        for table, kinds in KINDS.items():
+            # Of few kinds more of them meet.
+            some = random.sample(list(kinds), random.choice([2, 3, 4, 6, len(kinds)]))
+            self.kinds[table] = [kind for kind in kinds if kind in only] if only else some
 
     def rows(self) -> tuple[Any, ...]:
         parts = self.random.choices(PARTS, k=self.random.randint(1, 2))
@@ -91,7 +92,7 @@ class _Maker:
         return (self.seed() if kind < 0.8 else ()), (self.en() if kind > 0.3 else ())
 
     def op(self, table: str) -> Op:
-        kinds = self._kinds[table]
+        kinds = self.kinds[table]
         name = self.random.choices(kinds, [KINDS[table][kind] for kind in kinds])[0]
         if name == "merge_d":  # of few keys, which others may have at the same time
             keys = self.random.sample(KEYS, self.random.randint(1, 2))
@@ -133,19 +134,21 @@ KINDS: dict[str, dict[str, int]] = {
 }  # fmt: skip
 
 
-def program(seed: object, kinds: Any = None) -> Program:
-    """Return a program by chance."""
+def program(seed: object, only: Sequence[str] = (), fates: Sequence[str] = ()) -> Program:
+    """Return a program by chance; of some kinds of operations ``only``, and with some of the faults ``fates``."""
     random = Random(f"program {seed}")
-    maker = _Maker(random)
+    maker = _Maker(random, only)
     tables = random.choices(["d", "c", "dc"], [5, 5, 1])[0]
+    if only:
+        tables = "".join(table for table, kinds in maker.kinds.items() if any(k.endswith(f"_{table}") for k in kinds))
     actors = tuple(
         tuple(maker.op(random.choice(tables)) for _ in range(random.choice([1, 2, 2, 3])))
         for _ in range(random.choice([2, 2, 3, 3, 4, 5]))
     )
-    count = random.choice([0, 0, 1, 1, 2, 3])
+    count = random.choice([1, 2, 3] if fates else [0] if only else [0, 0, 1, 1, 2, 3])
     faults = tuple(
         Fault(random.randrange(len(actors)), random.choice([random.randrange(25), random.randrange(80)]), fate)
-        for fate in random.choices(FATES, k=count)
+        for fate in random.choices(fates or FATES, k=count)
     )
     skews = tuple(random.choice([0.0, 0.0, 5.0, -1200.0, 1200.0]) for _ in actors)
     return Program(str(seed), actors, faults, skews, random.random() < 0.3)
