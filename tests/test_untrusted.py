@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import abuse
 import kartosql
 from kartosql import untrusted
 from kartosql.errors import KartosqlError
@@ -158,6 +159,22 @@ def test_abuse_ends_at_the_limits_and_the_next_statement_is_answered(store, sql)
         _failure(con, sql)
         assert time.monotonic() - started < SECONDS + 1 + LATE
         assert con.sql("SELECT count(*) FROM few").rows() == [(3,)]
+    assert peak[0] <= 1.3 * MEMORY
+
+
+def test_each_statement_of_the_corpus_ends_at_the_limits_and_the_next_one_is_answered(store):
+    chosen = list(abuse.statements())[:: 1 if os.environ.get("KARTOSQL_ABUSE") == "all" else 60]
+    with kartosql.connect(store, untrusted=True, timeout=1, memory_limit=MEMORY) as con, _peak() as peak:
+        late = []
+        for sql in chosen:
+            con.sql("SELECT count(*) FROM few")
+            started = time.monotonic()
+            with contextlib.suppress(KartosqlError):
+                con.sql(sql)
+            late.append(time.monotonic() - started)
+            assert con.sql("SELECT count(*) FROM few").rows() == [(3,)], sql[:200]
+    print(f"{len(chosen)} statements, the longest {max(late):.1f} s, {peak[0] / MEMORY:.2f} x memory_limit")
+    assert max(late) < 1 + 1 + LATE
     assert peak[0] <= 1.3 * MEMORY
 
 

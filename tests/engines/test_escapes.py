@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -370,6 +371,38 @@ def test_an_attempt_is_refused_with_its_code_and_changes_nothing(folder, connect
 
 def test_there_are_many_attempts():
     assert len({sql for _, sql in ATTEMPTS}) >= 250
+
+
+CONTEXTS = """
+{}
+WITH q AS ({}) SELECT count(*) FROM q
+SELECT (SELECT count(*) FROM ({}) AS q)
+SELECT * FROM d WHERE EXISTS ({})
+SELECT x FROM d ORDER BY (SELECT count(*) FROM ({}) AS q)
+({}) UNION ALL ({})
+DESCRIBE {}
+VERIFY {}
+""".strip().splitlines()
+_QUERIES = [sql for _, sql in ATTEMPTS if sql.startswith(("SELECT", "FROM", "WITH"))]
+IN_PLACES = [context.replace("{}", sql) for sql in _QUERIES for context in CONTEXTS]
+EVERY = 1 if os.environ.get("KARTOSQL_ABUSE") == "all" else 7  # one of so many, in turn of all places
+
+
+@pytest.mark.process
+def test_no_attempt_succeeds_in_a_worker_in_any_place_of_a_statement(folder):
+    before = _hashes(folder)
+    chosen = [sql.replace("{0}", str(folder)) for sql in IN_PLACES[::EVERY]]
+    with kartosql.connect(str(folder), untrusted=True, timeout=20) as connection:
+        done = []
+        for sql in chosen:
+            try:
+                done.append((sql, connection.sql(sql).rows()))
+            except KartosqlError:
+                continue
+        assert done == []
+        assert connection.sql("SELECT sum(x) FROM d").rows() == [(3,)]
+    assert len(IN_PLACES) > 1500
+    assert _hashes(folder) == before
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -513,3 +515,29 @@ def test_a_store_that_goes_away_is_an_error_and_answers_when_it_is_back(tmp_path
                 worker._process.wait()
         (tmp_path / "away").rename(tmp_path / "s")
         assert service.query(*asked).rows() == [(1,)]
+
+
+def test_certificates_are_those_of_http_and_flight(store, tmp_path):
+    dbapi = pytest.importorskip("adbc_driver_flightsql.dbapi")
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl makes a certificate here")
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(cert)]
+    made += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(made, check=True, capture_output=True)
+    command = [sys.executable, "-m", "kartosql", "serve", str(store), "--workers", "1"]
+    command += ["--tls-cert", str(cert), "--tls-key", str(key)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            lines = dict(line.split() for line in iter(process.stdout.readline, "ready\n") if line)
+            host = lines["http"].removeprefix("https://")
+            context = ssl.create_default_context(cafile=str(cert))
+            connection = http.client.HTTPSConnection(host, timeout=120, context=context)
+            connection.request("POST", "/sql", json.dumps({"sql": "SELECT s FROM t WHERE k = 7"}))
+            assert json.loads(connection.getresponse().read())["rows"] == [["x7"]]
+            connection.close()
+            options = {"adbc.flight.sql.client_option.tls_root_certs": cert.read_text()}
+            with dbapi.connect(lines["flight"], db_kwargs=options, autocommit=True) as con, con.cursor() as cursor:
+                assert _all(cursor, "SELECT s FROM t WHERE k = 7") == [("x7",)]
+        finally:
+            process.terminate()
