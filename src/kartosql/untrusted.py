@@ -347,7 +347,7 @@ class UntrustedConnection:
     ) -> tuple[dict[str, Any], pa.Table | None]:
         if not isinstance(request["sql"], str):
             raise errors.SqlError(f"A statement is text, not {type(request['sql']).__name__}.", code="invalid-argument")
-        while not self._free.acquire(timeout=0.1):
+        while not self._free.acquire(timeout=1):  # first come, first served within that
             if is_cancelled():
                 raise ExecutionError("The statement was interrupted.", code="interrupted")
         try:
