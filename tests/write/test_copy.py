@@ -12,6 +12,7 @@ import builders
 import kartosql
 from kartosql import Cube
 from kartosql.errors import FormatError, KartosqlError, StoreError, UsageError
+from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write.copy import copy_cube, copy_dataset
@@ -100,8 +101,8 @@ def test_files_of_one_write_stay_files_of_one_write(con, target):
     names = []
     for each in (con, target):
         document = builders.read_document(each.store, "c++seed")
-        tails = [e["files"]["table"].rpartition("/")[2] for e in document["partitions"].values()]
-        names.append([tails.index(tail) for tail in tails])
+        ids = naming.write_ids(e["files"]["table"] for e in document["partitions"].values())
+        names.append([ids.index(one) for one in ids])
     assert names[0] == names[1]
 
 
@@ -227,6 +228,134 @@ def test_readers_of_the_target_see_all_or_nothing_whenever_the_copy_dies(con, tm
         else:
             con.copy_cube("c", other)
             assert rows_of(other) == rows_of(con)
+
+
+class Copied(Store):
+    """A store that tells which files are read as a whole, and dies at one of them."""
+
+    def __init__(self, url, dies=-1):
+        super().__init__(url)
+        self.copied, self._dies = [], dies
+        self.map = lambda function, items, workers=1: [function(item) for item in items]
+
+    def read(self, key, *args, start=None, end=None, **kwargs):
+        if key.endswith(".parquet") and start == 0:
+            if len(self.copied) == self._dies:
+                raise rivals.Died
+            self.copied.append(key)
+        return super().read(key, *args, start=start, end=end, **kwargs)
+
+
+@pytest.fixture(params=["local", "memory"])
+def there(request, tmp_path):
+    if request.param == "local":
+        (tmp_path / "there").mkdir()
+        return str(tmp_path / "there")
+    return f"memory://there-{tmp_path.name}-{random.random()}"
+
+
+def kept(monkeypatch):
+    """Let a copy that dies leave everything behind, as a kill does."""
+    monkeypatch.setattr(Operation, "discard", lambda self, written: None)
+
+
+def copying(con, url, call, dies=-1):
+    """Copy until the source cannot be read any more; return how many files were read."""
+    source = Copied(con.store.url, dies)
+    with contextlib.suppress(rivals.Died):
+        call(Snapshot(source), Operation(Store(url), "copy"))
+    return len(source.copied)
+
+
+CALLS = [
+    pytest.param(lambda source, target: copy_cube(source, "c", target), "c", id="cube"),
+    pytest.param(lambda source, target: copy_dataset(source, "c++seed", target, name="e"), "e", id="dataset"),
+]
+
+
+@pytest.mark.parametrize(("call", "table"), CALLS)
+def test_a_copy_that_was_killed_goes_on_where_it_stopped(con, there, monkeypatch, call, table):
+    uuids = ["c++seed", "c++en"] if table == "c" else ["c++seed"]
+    everywhere = sum(len(Snapshot(con.store).dataset(uuid).tables["table"].files) for uuid in uuids)
+    with monkeypatch.context() as patch:
+        kept(patch)
+        assert copying(con, there, call, 2) == 2
+        assert copying(con, there, call, 1) == 1
+    # A cleanup may take what was left behind.
+    store = Store(there)
+    folders = [f"{uuid}/" if table == "c" else "e/" for uuid in uuids]
+    left = {key for folder in folders for key in store.list_below(folder) if key.endswith(".parquet")}
+    assert copying(con, there, call) == everywhere - len({key[-25:] for key in left})
+    store.delete(sorted(left))
+    with kartosql.connect(there) as other:
+        con.copy_dataset("c.seed", con, name="e")
+        assert rows_of(other, table) == rows_of(con, table)
+        assert not [f for f in other.check(table, full=True) if f.severity == "error"]
+
+
+@pytest.mark.parametrize(("call", "table"), CALLS[1:])
+def test_what_a_killed_copy_left_is_found_by_a_cleanup(con, there, monkeypatch, call, table):
+    with monkeypatch.context() as patch:
+        kept(patch)
+        copying(con, there, call, 3)
+    copying(con, there, call)
+    store = Store(there)
+    document = builders.read_document(store, table)
+    live = {
+        *(key for e in document["partitions"].values() for key in e["files"].values()),
+        *document["indices"].values(),
+    }
+    orphans = {k for k in store.list_below(f"{table}/") if k.endswith(".parquet")} - live
+    assert len(orphans) == 3
+    with kartosql.connect(there) as other:
+        found = other.sql(f"CLEANUP {table} DRY RUN").arrow()
+        assert orphans <= set(found["key"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    "damage", ["other content", "torn", "a store that takes a copy for an empty object", "no links"]
+)
+def test_what_cannot_be_taken_over_is_copied_anew(con, there, monkeypatch, damage):
+    call = CALLS[1].values[0]
+    files = Snapshot(con.store).dataset("c++seed").tables["table"].files
+    with monkeypatch.context() as patch:
+        kept(patch)
+        copying(con, there, call, 2)
+    store = Store(there)
+    left = sorted(key for key in store.list_below("e/") if key.endswith(".parquet"))
+    if damage == "no links":
+
+        def refuse(store, old, new):
+            raise StoreError("no links here", code="store-failed")
+
+        monkeypatch.setattr(Store, "duplicate", refuse)
+    elif damage.startswith("a store"):
+        monkeypatch.setattr(Store, "duplicate", lambda store, old, new: store.put(new, b""))
+    elif damage == "torn":
+        for key in left:
+            data = store.read(key)
+            store.delete([key])
+            store.put(key, data[:-9])
+    else:
+        for key in files:
+            os.utime(os.path.join(con.store.root, key), (1, 1))
+    assert copying(con, there, call) == len(files)
+    with kartosql.connect(there) as other:
+        con.copy_dataset("c.seed", con, name="e")
+        assert rows_of(other, "e") == rows_of(con, "e")
+
+
+def test_a_copy_that_overwrites_another_one_reads_what_changed_alone(con, there):
+    con.create_dataset("d", pa.table({"p": [1, 2, 3], "x": [1, 2, 3]}), partition_on="p")
+
+    def call(source, target):
+        copy_dataset(source, "d", target, overwrite=True)
+
+    assert copying(con, there, call) == 3
+    con.append_to_dataset("d", pa.table({"p": [1], "x": [4]}))
+    assert copying(con, there, call) == 1
+    with kartosql.connect(there) as other:
+        assert rows_of(other, "d") == rows_of(con, "d")
 
 
 # -- datasets without their seed, and plain ones -----------------------------------------------

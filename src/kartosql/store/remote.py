@@ -150,7 +150,7 @@ class RemoteWriter:
         self.fs.pipe_file(self.path(key), data)
 
     @contextlib.contextmanager
-    def output(self, key: str, *, sync_folders: bool = True, sync_content: bool = True) -> Iterator[IO[bytes]]:
+    def output(self, key: str, **_: bool) -> Iterator[IO[bytes]]:
         """Collect an object bit by bit, on disk when it grows, and upload it at the end."""
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
             yield cast("IO[bytes]", spool)
@@ -166,6 +166,10 @@ class RemoteWriter:
                 with contextlib.suppress(Exception):
                     self.fs.rm_file(self.path(key))
                 raise
+
+    def duplicate(self, old: str, new: str) -> None:
+        """Let the store copy an object."""
+        self.fs.cp_file(self.path(old), self.path(new))
 
     def sync(self, keys: Iterable[str]) -> None:
         """Do nothing: what an object store acknowledged is durable."""

@@ -458,19 +458,14 @@ class Store:
             writer.put(key, data)
 
     @contextlib.contextmanager
-    def output(self, key: str, *, sync_folders: bool = True, sync_content: bool = True) -> Iterator[IO[bytes]]:
+    def output(self, key: str, **how: bool) -> Iterator[IO[bytes]]:
         """Open a new object for writing; it is durable at the end, and removed after an error.
 
-        On local disks an existing file is refused, and the file can be seen while it grows. Many
-        files of one folder are faster with ``sync_folders=False`` and one ``sync`` for all. What
-        may be missing or torn after a power loss needs neither.
+        ``how`` is for local disks, see LocalWriter.
         """
         of_caller: BaseException | None = None
         try:
-            with (
-                self._writing(key) as writer,
-                writer.output(key, sync_folders=sync_folders, sync_content=sync_content) as file,
-            ):
+            with self._writing(key) as writer, writer.output(key, **how) as file:
                 try:
                     yield file
                 except BaseException as e:
@@ -481,6 +476,11 @@ class Store:
             if of_caller is not None and e.__cause__ is of_caller:
                 raise of_caller from None
             raise
+
+    def duplicate(self, old: str, new: str) -> None:
+        """Make an object a copy of another one, without its bytes coming by; on local disks as a second name."""
+        with self._writing(new) as writer:
+            writer.duplicate(old, new)
 
     def sync(self, keys: Iterable[str]) -> None:
         """Make objects durable that were written by ``output(..., sync_folders=False)``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,13 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import UsageError
+from kartosql.errors import KartosqlError, UsageError, missing_file
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeState, invalid_cube
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.naming import POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write import cubes, files, indexing
@@ -27,6 +28,8 @@ from kartosql.write.files import Written, copy_file, footer
 from kartosql.write.indexing import read_index
 from kartosql.write.layout import Layout, check_member_name, check_name, check_together, flags, wanted_indices
 from kartosql.write.operation import Operation, report
+
+_STATE = len("-0123456789abcdef.parquet")  # what names of copies end with
 
 
 def copy_cube(
@@ -107,11 +110,12 @@ def _copy(
 ) -> dict[str, dict[str, Any]]:
     """Copy files and make the datasets visible at once; ``seed`` is the uuid of the one that commits come by."""
     written: dict[str, list[Written]] = {}
+    plans = [move.plan(source, target.spark) for move in moves]
     try:
-        for move in moves:
-            written[move.uuid] = move.write(source, target.store, target.spark)
+        for move, plan in zip(moves, plans, strict=True):
+            written[move.uuid] = move.write(source, target.store, plan, target.spark)
     except BaseException:
-        target.discard(w for move in moves for w in [*written.get(move.uuid, ()), *move.planned])
+        target.discard(w for some in [*written.values(), *plans] for w in some)
         raise
     changes = [move.change(target, written[move.uuid], replaces=move.uuid in replaced) for move in moves]
     # The seed comes last, as in a build.
@@ -175,6 +179,29 @@ def _check_apart(source: Store, target: Store, moves: list[_Move]) -> None:
     raise UsageError("The cube would be copied onto itself.", hint="Pass another name, or another target.")
 
 
+def _state(store: Store, key: str) -> str:
+    """Return what ends the name of a copy: a number of the file and of its content at this time."""
+    try:
+        seen = store.stamp(key) or sorted(store.info(key).items())
+    except KeyError:
+        raise missing_file(key) from None
+    return f"-{hashlib.blake2b(repr((store.path(key), seen)).encode(errors='replace'), digest_size=8).hexdigest()}"
+
+
+def _take(source: Store, target: Store, there: Mapping[str, str], keys: tuple[str, str]) -> None:
+    """Copy the first of two keys to the second, from the target itself where an earlier copy left it there."""
+    _, new = keys
+    # Under another name, as whoever made it may still be at work, or a cleanup may take it.
+    known = there.get(new[-_STATE:])
+    if known is not None:
+        with contextlib.suppress(KartosqlError, KeyError):
+            target.duplicate(known, new)
+            footer(target, new)
+            return
+        target.delete([new])
+    copy_file(source, target, keys)
+
+
 @dataclass
 class _Move:
     """One dataset on its way to another place or name; ``flags`` are metadata by which it belongs to a cube there."""
@@ -187,30 +214,27 @@ class _Move:
     def tables(self) -> list[DatasetTable]:
         return list(self.dataset.tables.values())
 
-    @memoized
-    def planned(self) -> list[Written]:
-        """The files of each table under their new names, none of which need exist yet."""
+    def plan(self, source: Store, spark: Any) -> list[Written]:
+        """Return the files of each table under their new names, none of which need exist yet."""
         found = []
         for table in self.tables:
             ids: dict[str, str] = {}
             # Names of their own, so that two copies at the same time do not write the same files. Files that
             # shared an id share one again: it tells that they hold different cells.
             names = []
-            for key in table.files:
-                write = naming.write_id(key)
-                name = uuids.uuid4().hex
-                if write is not None:
-                    name = ids.setdefault(write, name)
-                    name = name if key.endswith(f"/{write}.parquet") else naming.file_id(name)
-                names.append("/".join(filter(None, [naming.folder_of(key, table.uuid, table.table), name])))
+            states = source.map(partial(_state, source), table.files) if spark is None else [""] * len(table.files)
+            for key, state in zip(table.files, states, strict=True):
+                write = ids.setdefault(naming.write_id(key) or uuids.uuid4().hex, uuids.uuid4().hex)
+                names.append("/".join(filter(None, [naming.folder_of(key, table.uuid, table.table), write + state])))
             layout = Layout(self.uuid, self.uuid, table.partition_keys, table=table.table)
             found.append(Written(layout, table.schema, table.labels, tuple(map(layout.file_key, names)), {}, 0, 0))
         return found
 
-    def write(self, source: Store, target: Store, spark: Any = None) -> list[Written]:
+    def write(self, source: Store, target: Store, plan: Sequence[Written], spark: Any = None) -> list[Written]:
         """Copy the files, as work for the executors of ``spark`` if given, and return what was written."""
         found = []
-        for table, planned in zip(self.tables, self.planned, strict=True):
+        there = {} if spark is not None else {key[-_STATE:]: key for key in target.list_below(f"{self.uuid}/")}
+        for table, planned in zip(self.tables, plan, strict=True):
             moves = list(zip(table.files, planned.keys, strict=True))
             if spark is not None:
                 from kartosql.write.spark.upkeep import copy_all
@@ -221,7 +245,7 @@ class _Move:
                 found.append(replace(planned, keys=tuple(keys), rows=rows, bytes=size))
                 continue
             for at in range(0, len(moves), 1000):
-                list(target.map(partial(copy_file, source, target), moves[at : at + 1000]))
+                list(target.map(partial(_take, source, target, there), moves[at : at + 1000]))
             target.sync(planned.keys)
             sizes = list(target.map(partial(footer, target), planned.keys))
             found.append(replace(planned, rows=sum(rows for rows, _ in sizes), bytes=sum(size for _, size in sizes)))

@@ -540,7 +540,7 @@ def copy_file(source: Store, target: Store, keys: tuple[str, str]) -> None:
     old, new = keys
     try:
         size = source.size(old)
-        with target.output(new, sync_folders=False) as out:
+        with target.output(new, sync_folders=False, whole=True) as out:
             if size is None:
                 out.write(source.read(old))
                 return
