@@ -165,6 +165,7 @@ class Connection:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        session.publish = lambda *given: publishing.publish_again(*given)
         self.store = session.store
         self.read_only = session.read_only
 
@@ -731,17 +732,25 @@ class Connection:
         """
         return datasets.restore(self._session.operation("restore"), table, version)
 
-    def publish(self, table: str, url: str | os.PathLike[str], type: str = "delta") -> dict[str, Any]:  # noqa: A002
+    def publish(
+        self,
+        table: str,
+        url: str | os.PathLike[str],
+        type: str = "delta",  # noqa: A002
+        *,
+        follow: bool | None = None,
+    ) -> dict[str, Any]:
         """Make a folder a table that other engines read, over the data files of a dataset as of now.
 
         ``type`` is ``"delta"`` or ``"iceberg"``. No data file is written or moved: the next version of the table
         names the files that are there and what is known of them. Of a dataset of a cube, rows that later ones hide
         are marked as deleted. The folder lies above the data files or beside the dataset; that of the dataset itself
-        may be it. Raises ``unknown-table``, ``unsupported-type``, ``target-taken``, ``invalid-argument``
-        and ``missing-extra``.
+        may be it. With ``follow``, each commit of kartosql makes the next version in a folder of the store, and a
+        KartosqlWarning says where that fails; with False no longer. Raises ``unknown-table``, ``unsupported-type``,
+        ``target-taken``, ``invalid-argument`` and ``missing-extra``.
         """
         named = Named(tuple(text_of(table).split(".")), (0, 0))
-        return publishing.publish(self._session, named, url, type, table)
+        return publishing.publish(self._session, named, url, type, follow, table)
 
     def _found(self, table: str) -> tuple[Table, Snapshot]:
         tables = self._session.tables()

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,6 +63,8 @@ class Session:
 
             self.store.kept = self.mounts.kept = KeptObjects(self.user_cache, *self.store.address)
         self.runtime = Runtime(self.mounts, state.engines, self.user_cache)
+        # What is called with the uuid of a dataset that published tables follow.
+        self.publish: Callable[[Session, str], None] | None = None
         self._had_tables = False  # whether any was registered
         # Names, types, URLs and options of what is attached when a statement first names it.
         self.named: list[tuple[str, str, str, Mapping[str, Any]]] = []
@@ -209,6 +212,7 @@ class Session:
             rows_per_file=rows_per_file,
             repartition=repartition,
             spark=_spark_session(spark),
+            publish=None if self.publish is None else partial(self.publish, self),
         )
 
     def check_writable(self) -> None:

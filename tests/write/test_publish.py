@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from pyiceberg.table import StaticTable
 
 import kartosql
-from kartosql.errors import ConcurrentCommit, KartosqlError
+from kartosql.errors import ConcurrentCommit, KartosqlError, KartosqlWarning
 from kartosql.formats import roaring
 from kartosql.store import Store
 from kartosql.store.keys import PreconditionFailed
+from kartosql.write.publish.delta import DeltaTarget
 
 deltalake = pytest.importorskip("deltalake")
 polars = pytest.importorskip("polars")
@@ -440,3 +442,112 @@ def test_extremes_that_the_log_cuts_are_asked_of_the_files(con, tmp_path):
         == con.sql(asked.format("t")).rows()
         == [("2024-01-01 00:00:00.123456",)]
     )
+
+
+# -- with each commit ------------------------------------------------------------------------------
+
+
+def version(folder: Path, type_: str) -> int:
+    if type_ == "delta":
+        return len(list((folder / "_delta_log").glob("*.json"))) - 1
+    return int((folder / "metadata" / "version-hint.text").read_text("utf-8"))
+
+
+@TYPES
+def test_a_table_that_follows_has_the_rows_of_each_commit(con, tmp_path, type_):
+    target = tmp_path / "store" / "t"
+    con.sql(f"CREATE DATASET t PARTITION BY (p) AS {ROWS}")
+    con.sql(f"PUBLISH t TO '{target}' (TYPE {type_}, FOLLOW true)")
+    assert version(target, type_) == FIRST[type_]
+    statements = [
+        f"INSERT INTO t SELECT * REPLACE (x + 100 AS x) FROM ({ROWS}) WHERE p < 2",
+        "DELETE FROM t WHERE x = 3",
+        "UPDATE t SET s = 'new' WHERE x = 4",
+        "COMPACT t",
+        f"CREATE OR REPLACE DATASET t PARTITION BY (p) AS {ROWS}",
+        f"CREATE OR REPLACE DATASET t PARTITION BY (q, p) AS {ROWS}",
+        "DELETE FROM t WHERE p = 1",
+    ]
+    for number, statement in enumerate(statements, FIRST[type_] + 1):
+        con.sql(statement)
+        same_rows(con, "t", target, type_, others=False)
+        assert version(target, type_) == number, statement
+    assert same_rows(con, "t", target, type_) == 27
+    with kartosql.connect(tmp_path / "store") as other:
+        other.append_to_dataset("t", other.sql("SELECT * FROM t LIMIT 2").arrow())
+    assert same_rows(con, "t", target, type_, others=False) == 29
+    con.publish("t", target, type_, follow=False)
+    before = version(target, type_)
+    con.sql("DELETE FROM t WHERE x = 0")
+    assert version(target, type_) == before
+
+
+def test_datasets_of_a_cube_follow_each_by_itself(con, tmp_path):
+    cube = kartosql.Cube("c", ["x"], ["p"], seed_dataset="seed")
+    rows = pa.table({"x": [1, 2, 3], "p": [0, 0, 1], "v": [1, 2, 3]})
+    con.build_cube(cube, {"seed": rows, "more": rows.rename_columns(["x", "p", "w"])})
+    for name in ("seed", "more"):
+        con.publish(f"c.{name}", tmp_path / "store" / f"c++{name}", follow=True)
+    con.append_to_cube(cube, {"seed": pa.table({"x": [2, 9], "p": [0, 1], "v": [20, 9]})})
+    assert same_rows(con, "c.seed", tmp_path / "store" / "c++seed") == 4
+    assert version(tmp_path / "store" / "c++more", "delta") == 0
+    con.remove_partitions(cube, "p == 1")
+    for name in ("seed", "more"):
+        assert same_rows(con, f"c.{name}", tmp_path / "store" / f"c++{name}", others=False) == 2
+
+
+def test_a_commit_stands_and_is_told_where_it_cannot_be_published(con, tmp_path, monkeypatch):
+    target = tmp_path / "store" / "t"
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    con.publish("t", target, follow=True)
+    for error, message in ((PreconditionFailed("k"), "others publish"), (OSError("disk"), "OSError: disk")):
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTarget, "write", mock.Mock(side_effect=error))
+            with pytest.warns(KartosqlWarning, match=f"commit stands.*{message}"):
+                con.sql("INSERT INTO t SELECT 2 AS x")
+    assert con.sql("SELECT count(*) FROM t").rows() == [(3,)]
+    assert version(target, "delta") == 0
+    con.sql("INSERT INTO t SELECT 3 AS x")  # brings all that is missing
+    assert same_rows(con, "t", target, others=False) == 4
+    log = target / "_delta_log" / f"{1:020}.json"
+    log.write_text("{", "utf-8")
+    with pytest.warns(KartosqlWarning, match="commit stands, and is not published in delta:t"):
+        con.sql("INSERT INTO t SELECT 4 AS x")
+    assert con.sql("SELECT count(*) FROM t").rows() == [(5,)]
+
+
+def test_what_follows_lies_in_the_store_whatever_stands_in_its_metadata(con, tmp_path):
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    for place in ("elsewhere", "store/../elsewhere"):
+        with pytest.raises(KartosqlError, match="does not lie in the store") as e:
+            con.publish("t", tmp_path / place, follow=True)
+        assert e.value.code == "invalid-argument"
+    for text in ("FOLLOW", "FOLLOW maybe", "FOLLOWS true", ""):
+        with pytest.raises(KartosqlError) as e:
+            con.sql(f"PUBLISH t TO '{tmp_path}/store/p' (TYPE delta, {text})")
+        assert e.value.code == "syntax-error"
+    with pytest.raises(KartosqlError, match="neither True nor False"):
+        con.publish("t", tmp_path / "store" / "p", follow="yes")
+    os.symlink(tmp_path / "outside", tmp_path / "store" / "link")
+    path = tmp_path / "store" / "t.by-dataset-metadata.json"
+    document = json.loads(path.read_text("utf-8"))
+    entries = ["delta:../outside", "delta:link", f"delta:{tmp_path}/outside", "odd:p", "delta:t/table"]
+    document["metadata"] |= {f"kartosql_published:{entry}": "t" for entry in entries}
+    document["metadata"]["kartosql_published:delta:another"] = "u"  # a copy of u
+    path.write_text(json.dumps(document), "utf-8")
+    with pytest.warns(KartosqlWarning, match="commit stands") as warned:
+        con.sql("INSERT INTO t SELECT 2 AS x")
+    assert len([w for w in warned if "commit stands" in str(w.message)]) == len(entries)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
+    assert con.sql("SELECT count(*) FROM t").rows() == [(2,)]
+    assert not list((tmp_path / "store").rglob("_delta_log"))
+
+
+def test_a_copy_does_not_write_to_what_follows_its_original(con, tmp_path):
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    con.publish("t", tmp_path / "store" / "published", follow=True)
+    con.sql(f"COPY DATASET t TO '{tmp_path}/other'")
+    (tmp_path / "store" / "published").rename(tmp_path / "moved")
+    with kartosql.connect(tmp_path / "other") as other:
+        other.sql("INSERT INTO t SELECT 2 AS x")
+    assert not (tmp_path / "other" / "published").exists()

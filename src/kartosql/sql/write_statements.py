@@ -221,10 +221,11 @@ class Restore(WriteTo):
 
 @dataclass(frozen=True)
 class Publish(WriteTo):
-    """PUBLISH t TO 'url' (TYPE delta | iceberg)."""
+    """PUBLISH t TO 'url' (TYPE delta | iceberg [, FOLLOW true | false])."""
 
     url: str
     type: str
+    follow: bool | None
 
 
 class Compact(WriteTo):
@@ -292,7 +293,7 @@ FORMS = {
     "COPY CUBE": "COPY CUBE c [DATASETS (d)] TO 'url' [AS name]",
     "COPY DATASET": "COPY DATASET c.d TO 'url' [AS name]",
     "RESTORE": "RESTORE c.d TO VERSION 7, or TO TIMESTAMP '2026-01-31 12:00:00'",
-    "PUBLISH": "PUBLISH c.d TO 'folder or URL' (TYPE delta | iceberg)",
+    "PUBLISH": "PUBLISH c.d TO 'folder or URL' (TYPE delta | iceberg [, FOLLOW true])",
     "COMPACT": "COMPACT c",
     "CLEANUP": "CLEANUP c [DRY RUN]",
     "CHECK": "CHECK c [FULL] [REPAIR]",
@@ -523,9 +524,13 @@ class _WriteCursor(TokenCursor):
         self.expect("TO")
         url = self.string("Expected a folder or URL in single quotes.")
         self.expect("(", "TYPE")
-        type_ = self.single()
+        type_, follow = self.single(), None
+        if self.take(","):
+            self.expect("FOLLOW")
+            if follow := not self.take("FALSE"):
+                self.expect("TRUE")
         self.expect(")")
-        return Publish(self.text, target, url, type_.last.lower())
+        return Publish(self.text, target, url, type_.last.lower(), follow)
 
     def metadata_value(self) -> Literal | None:
         if self.phrase("=", "NULL"):

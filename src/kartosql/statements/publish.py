@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.errors import ConcurrentCommit, UsageError, quoted
+from kartosql.errors import ConcurrentCommit, KartosqlError, KartosqlWarning, UsageError, quoted
 from kartosql.formats.kartothek.metadata import many_objects
+from kartosql.formats.kartothek.naming import CUBE_SEPARATOR, FOLLOWED
 from kartosql.plan.overlays import Overlays
 from kartosql.session import Session
 from kartosql.sql import write_statements as ws
 from kartosql.statements.targets import COUNT, TEXT, dataset_target
 from kartosql.store import Store
-from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.store.urls import is_below, is_encodable
+from kartosql.tables.names import Tables
 from kartosql.tables.statistics import is_told
 from kartosql.tables.table import Overlay, Table
+from kartosql.write.change import Change
 from kartosql.write.publish.delta import DeltaTarget
 from kartosql.write.publish.live import LiveFiles, per_file
 
@@ -40,17 +44,57 @@ def _iceberg(store: Store) -> Any:
 TARGETS: dict[str, Callable[[Store], Any]] = {"delta": DeltaTarget, "iceberg": _iceberg}
 
 
-def publish(session: Session, named: ws.Named, url: Any, type_: str, text: str) -> dict[str, Any]:
+def publish(session: Session, named: ws.Named, url: Any, type_: str, follow: bool | None, text: str) -> dict[str, Any]:
     """Publish a dataset as of now; see Connection.publish."""
     session.check_writable()
     if not isinstance(type_, str) or type_.lower() not in TARGETS:
         raise UsageError(f"type: {quoted(type_)} is none of {', '.join(TARGETS)}.", code="invalid-argument")
-    table = dataset_target(session.tables(), named, text).table
-    store = _target(session, url, table.uuid)
-    target = TARGETS[type_.lower()](store)
+    if follow not in (True, False, None):
+        raise UsageError(f"follow: {quoted(follow)} is neither True nor False.", code="invalid-argument")
+    uuid = dataset_target(session.tables(), named, text).table.uuid
+    store = _target(session, url, uuid, inside=follow is not None)
+    done = _publish(session, uuid, store, type_.lower(), lambda: dataset_target(session.tables(), named, text).source)
+    if follow is not None:
+        folder = store.address[0].removeprefix(session.store.address[0]).strip("/")
+        key = f"{FOLLOWED}{type_.lower()}:{folder}"
+        entry = {"metadata": {key: uuid}} if follow else {"forgotten": frozenset({key})}
+        session.operation("publish").commit([Change(uuid, "publish", **entry)])  # and publish what came meanwhile
+    return done
+
+
+def publish_again(session: Session, uuid: str) -> None:
+    """Publish a dataset to the folders that follow its commits; the commit stands, so what fails is a warning."""
+    try:
+        tables = Tables(session.snapshot(), {})
+        metadata = tables.snapshot.dataset(uuid).document.metadata
+        # A copy, or what strangers wrote, publishes nothing in the name of another dataset.
+        asked = [key.removeprefix(FOLLOWED) for key, of in metadata.items() if key.startswith(FOLLOWED) and of == uuid]
+    except Exception as e:  # noqa: BLE001
+        return _warn(uuid, e)
+    name = tuple(uuid.split(CUBE_SEPARATOR, 1))  # of a dataset, or of one of a cube
+    for entry in asked:
+        type_, _, folder = entry.partition(":")
+        try:
+            if type_ not in TARGETS or (folder and key_problem(folder)):
+                raise UsageError(f"{quoted(entry)} is no folder of the store.")
+            store = _target(session, f"{session.store.address[0]}/{folder}".rstrip("/"), uuid, inside=True)
+            _publish(session, uuid, store, type_, lambda: Tables(session.snapshot(), {}).find(name))
+        except Exception as e:  # noqa: BLE001
+            _warn(uuid, e, f" in {entry}")
+    return None
+
+
+def _warn(uuid: str, error: Exception, where: str = "") -> None:
+    told = error.message if isinstance(error, KartosqlError) else f"{type(error).__name__}: {error}"
+    text = f"Dataset {uuid!r}: this commit stands, and is not published{where}: {told}"
+    warnings.warn(text, KartosqlWarning, stacklevel=2)
+
+
+def _publish(session: Session, uuid: str, store: Store, type_: str, find: Callable[[], Table]) -> dict[str, Any]:
+    target = TARGETS[type_](store)
     for _ in range(ATTEMPTS):
-        target.read(table.uuid)  # before the dataset: what others publish meanwhile is newer
-        source = dataset_target(session.tables(), named, text).source
+        target.read(uuid)  # before the dataset: what others publish meanwhile is newer
+        source = find()
         name, files = source.name, source.parts[0].table.files
         paths = target.paths(session.store, files)
         known = target.kept(paths)
@@ -68,13 +112,23 @@ def publish(session: Session, named: ws.Named, url: Any, type_: str, text: str) 
     )
 
 
-def _target(session: Session, url: Any, uuid: str) -> Store:
-    """Return the folder to publish to, which may be that of the dataset, but no other one below it or another one."""
+def _target(session: Session, url: Any, uuid: str, *, inside: bool) -> Store:
+    """Return the folder to publish to, which may be that of the dataset, but no other one below it or another one.
+
+    With ``inside``, it lies in the store.
+    """
     if not isinstance(url, str | os.PathLike):
         raise UsageError(f"url: {quoted(url)} is no path or URL.", code="invalid-argument")
     text = os.fspath(url)
     own, store = session.store.address[0], session.store
-    if is_encodable(text) and is_below(text, own):
+    is_inside = is_encodable(text) and is_below(text, own)
+    if inside and not is_inside:
+        raise UsageError(
+            f"{text!r} does not lie in the store, so that it cannot follow commits.",
+            code="invalid-argument",
+            hint="With FOLLOW, publish to a folder in the store, or without it after each change.",
+        )
+    if is_inside:
         inner = text if not store.is_local else os.path.realpath(os.path.expanduser(text.removeprefix("file://")))
         first, _, rest = inner.removeprefix(own).strip("/").partition("/")
         if (first in session.snapshot().keys or first == uuid) and (first != uuid or rest):

@@ -113,7 +113,8 @@ class _Writing:
         if isinstance(statement, ws.Publish):
             from kartosql.statements.publish import PUBLISHED, publish
 
-            done = publish(self._session, statement.target, statement.url, statement.type, statement.text)
+            options = statement.url, statement.type, statement.follow
+            done = publish(self._session, statement.target, *options, statement.text)
             return table_of([done], PUBLISHED)
         from kartosql.statements import upkeep
 

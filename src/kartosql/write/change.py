@@ -110,8 +110,10 @@ def apply(document: DatasetDocument | None, change: Change, removed: frozenset[s
     The keys of kartosql itself are not carried over; ``created`` is the time to record where the metadata have none.
     """
     if document is None or change.starts_anew:
+        known = {} if document is None else document.metadata
+        followed = {k: v for k, v in known.items() if k.startswith(naming.FOLLOWED)}
         key = document.key if document is not None else change.uuid + CODECS[change.format]
-        document = DatasetDocument(change.uuid, key, (), {}, change.partition_keys or (), {}, {})
+        document = DatasetDocument(change.uuid, key, (), {}, change.partition_keys or (), {}, followed)
     labels, files_ = _partitions(document, change, removed)
     metadata = {k: v for k, v in document.metadata.items() if k not in OWN_KEYS and k not in change.forgotten}
     metadata.update({k: v for k, v in change.metadata.items() if k not in OWN_KEYS})

@@ -16,7 +16,7 @@ from kartosql.errors import KartosqlError, UsageError, missing_file
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeState, invalid_cube
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
-from kartosql.formats.kartothek.naming import POINTER
+from kartosql.formats.kartothek.naming import FOLLOWED, POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
@@ -274,7 +274,11 @@ class _Move:
             pairs=written[0].pairs,
             schemas={w.layout.table: w.schema for w in written},
             partition_keys=self.tables[0].partition_keys or partition_keys_of(self.dataset.document),
-            metadata={k: v for k, v in {**self.dataset.document.metadata, **self.flags}.items() if k != POINTER},
+            metadata={
+                k: v
+                for k, v in {**self.dataset.document.metadata, **self.flags}.items()
+                if k != POINTER and not k.startswith(FOLLOWED)
+            },
             create=not replaces,
             replace_all=replaces,
             format="json" if self.dataset.document.key.endswith(naming.METADATA_JSON) else "msgpack",

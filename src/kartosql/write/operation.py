@@ -14,7 +14,7 @@ from kartosql import stopping
 from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageError, quoted
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.naming import POINTER
+from kartosql.formats.kartothek.naming import FOLLOWED, POINTER
 from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot, Wanted
 from kartosql.memo import memoized
 from kartosql.store import Store
@@ -36,7 +36,8 @@ class Operation:
 
     Rows that are larger than ``memory`` bytes are sorted by ``sorter``. Files that nothing refers
     to are left alone by cleanups for the time ``grace``; who commits late looks whether his are there.
-    Upkeep is work for the executors of the session ``spark``, if there is one, or of the rows'.
+    Upkeep is work for the executors of the session ``spark``, if there is one, or of the rows'. ``publish`` is called
+    with the uuid of each dataset that was committed, and that published tables follow; it raises nothing.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Operation:
         rows_per_file: int | None = None,
         repartition: bool | str = True,
         spark: Any = None,
+        publish: Callable[[str], None] | None = None,
     ) -> None:
         for what, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**63):
@@ -72,6 +74,7 @@ class Operation:
         self._grace = grace
         self._repartition = repartition
         self.spark = spark
+        self._publish = publish
         self.started = utc_now()
 
     @memoized
@@ -209,6 +212,10 @@ class Operation:
                     with contextlib.suppress(KartosqlError):  # the commit stands
                         self._check_schemas(change)
             self._keep_up(changes)
+            for one in done:
+                known = one.document.metadata if one.document is not None else ()
+                if self._publish is not None and any(key.startswith(FOLLOWED) for key in known):
+                    self._publish(one.uuid)
         return {c.uuid: c for c in done}
 
     def _commit(self, changes: Sequence[Change], primary: str | None) -> list[Committed]:

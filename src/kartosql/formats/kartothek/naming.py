@@ -125,6 +125,7 @@ def derive_partition_keys(folder: str) -> tuple[str, ...]:
 
 BASE = ".kartosql/skipping"
 POINTER = "kartosql_skipping"  # in the document's map ``metadata``
+FOLLOWED = "kartosql_published:"  # there, before the type and the folder in the store of a table that follows commits
 
 
 class Place(NamedTuple):
