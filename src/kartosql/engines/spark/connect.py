@@ -23,13 +23,11 @@ from urllib.parse import quote as percent_encoded
 import pyarrow as pa
 
 from kartosql.engines.spark.session import is_connect
-from kartosql.engines.spark.types import quote, spark_type, stored_type
+from kartosql.engines.spark.types import FileColumn, quote, spark_type, stored_type
 from kartosql.errors import ExecutionError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from kartosql.engines.spark.listing import FileColumn
 
 PATH = "__kartosql_path"
 _HINT = "Use a classic session, or engine='duckdb'."

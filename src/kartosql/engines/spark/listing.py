@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from kartosql.engines.spark import connect
 from kartosql.engines.spark.session import is_connect, isolated, maker
-from kartosql.engines.spark.types import quote, spark_type
+from kartosql.engines.spark.types import FileColumn, quote, spark_type
 from kartosql.errors import NotPortable, StoreError
 from kartosql.store import Files, Store
 from kartosql.store.store import Mounts
@@ -41,15 +41,6 @@ OPTIONS = {
     "int96RebaseMode": "CORRECTED",
     "mergeSchema": "false",
 }
-
-
-@dataclass(frozen=True)
-class FileColumn:
-    """A column whose value is the same in all rows of a file: one value or None per file, given as for ``array_of``."""
-
-    name: str
-    type: pa.DataType
-    values: Sequence[Any]
 
 
 def relation(

@@ -14,9 +14,9 @@ import pyarrow as pa
 from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest, corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.engines.spark.connect import configured, shown
-from kartosql.engines.spark.listing import FileColumn, Places, moved, relation
+from kartosql.engines.spark.listing import Places, moved, relation
 from kartosql.engines.spark.session import SEMANTICS, is_connect, isolated
-from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
+from kartosql.engines.spark.types import FileColumn, quote, spark_type, stored_type, text_literal
 from kartosql.errors import FormatError, NotPortable, reraise
 from kartosql.formats.partition_table import Variant, tag_of
 from kartosql.parquet import END, TAIL, FooterCache, arrow_metadata, file_metadata, read_footer

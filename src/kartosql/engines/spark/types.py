@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,16 @@ import pyarrow as pa
 from kartosql.engines.duckdb.types import quote as duckdb_quote
 from kartosql.engines.duckdb.types import sql_type as duckdb_type
 from kartosql.errors import NotPortable
+
+
+@dataclass(frozen=True)
+class FileColumn:
+    """A column whose value is the same in all rows of a file: one value or None per file, given as for ``array_of``."""
+
+    name: str
+    type: pa.DataType
+    values: Sequence[Any]
+
 
 # -- text ----------------------------------------------------------------------------------------
 
