@@ -40,6 +40,8 @@ def _found(error):
     [
         ("SELECT dday, turnovr FROM sales", [("unknown-column", "dday"), ("unknown-column", "turnovr")]),
         ("SELECT 1 FROM slaes, shps", [("unknown-table", "slaes"), ("unknown-table", "shps")]),
+        ("EXPLAIN SELECT * FROM a.b.c.d", [("unknown-table", "a.b.c.d")]),
+        ("SELECT 1 FROM sales JOIN a.b.c.d.e USING (day)", [("unknown-table", "a.b.c.d.e")]),
         (
             "SELECT s.dday FROM sales s JOIN shps p ON p.country = s.country",
             [("unknown-column", "s.dday"), ("unknown-table", "shps")],

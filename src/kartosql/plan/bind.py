@@ -165,7 +165,7 @@ def _occurrences(
     errors: list[SqlError] = []
     for node in sorted(tree.find_all(exp.Table), key=lambda n: span_of(n) or (0, 0)):
         parts = name_parts(node)
-        if not isinstance(node.this, exp.Identifier) or (len(parts) == 1 and is_cte(node)):
+        if not isinstance(node.this, exp.Identifier | exp.Dot) or (len(parts) == 1 and is_cte(node)):
             continue
         span = span_of(node)
         name = tuple(p.name for p in parts)
