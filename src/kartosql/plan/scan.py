@@ -282,7 +282,9 @@ class ScanReport(Report):
         """Yield the lines about one table occurrence: its datasets and steps, then all else."""
         name = scan.occurrence.source.name
         for part in scan.parts:
-            yield from self._part_lines(name, part)
+            # Where there is one dataset, and no cube, nothing is joined.
+            join = None if scan.occurrence.source.cube is None and len(scan.occurrence.source.parts) == 1 else part.join
+            yield from self._part_lines(name, part, join)
         for dataset in scan.eliminated:
             files = next(p.table.files for p in scan.occurrence.source.parts if p.name == dataset)
             size = self._bytes(files)
@@ -296,7 +298,7 @@ class ScanReport(Report):
         if (told := self._by_position(scan)) is not None:
             yield ReportLine(name, decided_by="joined", note=told)
 
-    def _part_lines(self, name: str, part: PartScan) -> Iterator[ReportLine]:
+    def _part_lines(self, name: str, part: PartScan, join: str | None) -> Iterator[ReportLine]:
         files = part.part.table.files
         notes = []
         if part.summary is not None:
@@ -309,9 +311,9 @@ class ScanReport(Report):
             notes.append(f"rows of {touched:,} may be deleted")
         line = partial(ReportLine, name, part.part.name)
         sizes = self._bytes(files), self._bytes(files[i] for i in part.files)
-        yield line(part.join, 0, None, None, len(files), len(part.files), *sizes, "; ".join(notes) or None)
+        yield line(join, 0, None, None, len(files), len(part.files), *sizes, "; ".join(notes) or None)
         for at, (step, before, after) in enumerate(self._sized(part), 1):
-            yield line(part.join, at, step.condition, step.by, step.files_before, step.files_after, before, after)
+            yield line(join, at, step.condition, step.by, step.files_before, step.files_after, before, after)
             for one in step.alternatives:
                 yield line(None, None, one.condition, one.by, step.files_before, one.files_after)
 
