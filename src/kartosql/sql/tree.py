@@ -349,7 +349,8 @@ def columns_of_where(tree: exp.Expression) -> set[str]:
 def name_parts(node: exp.Column | exp.Table) -> list[exp.Identifier]:
     """Return the identifiers of a table or column name, outermost first."""
     this = node.args.get("this")
-    parts = [*map(node.args.get, ("catalog", "db", "table")), *(this.flatten() if isinstance(this, exp.Dot) else [this])]
+    inner = this.flatten() if isinstance(this, exp.Dot) else [this]
+    parts = [*map(node.args.get, ("catalog", "db", "table")), *inner]
     return [p for p in parts if isinstance(p, exp.Identifier)]
 
 
