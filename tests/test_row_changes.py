@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import kartosql
@@ -366,6 +367,89 @@ def test_a_certificate_names_the_files_that_still_hold_a_row(con, tmp_path):
     assert con.sql("VERIFY ERASED d WHERE i = :person", {"person": 100}).rows() == []
     with pytest.raises(kartosql.KartosqlError, match="parameter"):
         con.sql("VERIFY ERASED d WHERE i = ?", [1, 2])
+
+
+def _certified(con: kartosql.Connection, where: str) -> list[tuple[str, int | None, list[int]]]:
+    """Return what a certificate says of part files of skipping indexes: state, rows and versions."""
+    found = con.sql(f"VERIFY ERASED d WHERE {where}").arrow().to_pylist()
+    return [(r["state"], r["rows"], r["versions"]) for r in found if r["file"].startswith(".kartosql/skipping/d/")]
+
+
+def test_a_certificate_names_skipping_indexes_that_hold_a_value_of_live_files_kept_ones_and_those_that_are_gone(
+    con, tmp_path
+):
+    con.sql("CREATE SKIPPING INDEX ON d (MINMAX(i), VALUELIST(i), VALUELIST(s), BLOOMFILTER(i, s), NGRAM(s))")
+    assert _certified(con, "i = 2") == [("live", 1, [1, 2])]  # two indexes of one file hold one value
+    assert _certified(con, "i >= 1") == [("live", 3, [1, 2])]
+    assert _certified(con, "s IN ('a', 'c') OR s IS NULL") == [("live", 2, [1, 2])]
+    assert _certified(con, "i = 2 AND p = 0") == _certified(con, "p = 0") == _certified(con, "i = 100") == []
+
+    con.sql("DELETE FROM d WHERE i = 2")  # a commit with a new file leaves nothing of the old one
+    assert (_certified(con, "i = 2"), _certified(con, "i = 1")) == ([], [("live", 1, [3])])
+    con.sql("DELETE FROM d WHERE i = 1")  # one without does
+    assert _certified(con, "i = 1") == [("kept version", 1, [3])]
+    assert [state for state, *_ in _certified(con, "i = 3")] == ["live"]
+    found = con.sql("VERIFY ERASED d WHERE i = 1 AND p = 0").arrow().to_pylist()
+    (old,) = (row["file"] for row in found if row["versions"] == [3])
+    (tmp_path / old).unlink()
+    assert _certified(con, "i = 1") == [("unreferenced", 1, [])]
+    con.sql("REFRESH SKIPPING INDEX ON d")
+    assert _certified(con, "i = 1") == []
+    assert _certified(con, "i = 3") == [("live", 1, [1, 2, 3, 4])]
+
+    (left,) = (tmp_path / ".kartosql/skipping/d").rglob("part-*")
+    data = left.read_bytes()
+    con.sql("DROP SKIPPING INDEX ON d")
+    assert _certified(con, "i = 3") == []
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(data)  # as if it could not be removed
+    assert [state for state, *_ in _certified(con, "i = 3")] == ["live"]
+    con.sql("CREATE SKIPPING INDEX ON d (BLOOMFILTER(i))")
+    con.sql("DROP SKIPPING INDEX ON d")
+    assert _certified(con, "i = 3") == []
+
+
+def test_a_certificate_goes_by_whole_values_of_skipping_indexes_alone(con, tmp_path):
+    con.sql("CREATE SKIPPING INDEX ON d (BLOOMFILTER(i, s), NGRAM(s), REGEXVALUELIST(s) WITH (pattern = '(.*)'))")
+    assert _certified(con, "s = 'a'") == _certified(con, "i = 1") == []
+    con.sql("CREATE SKIPPING INDEX ON d (MINMAX(i))")
+    assert (_certified(con, "i = 1"), _certified(con, "s = 'a'")) == ([("live", 1, [1, 2])], [])
+    con.create_dataset("d", pa.table({"s": ["seventh", "eighth-and-more", "eighth-a"]}), overwrite=True)
+    con.sql("CREATE SKIPPING INDEX ON d (PREFIX(s))")
+    assert [r[:2] for r in _certified(con, "s LIKE '%th%'")] == [("live", 1)]  # others are cut
+    for path in (tmp_path / ".kartosql/skipping/d").rglob("*.parquet"):
+        path.write_bytes(b"PAR1 torn")
+    assert {r[:2] for r in _certified(con, "s = 'x'")} == {("unreadable", None)}
+
+
+@pytest.mark.parametrize("kind", ["MINMAX", "VALUELIST", "PREFIX"])
+@pytest.mark.parametrize(
+    "cells", [None, [1], ["a"], [b"a"], [{"value": b"a"}], [["a"]], [[{"a": 1}]], [{"min": "a", "max": ["a"]}]], ids=str
+)
+def test_a_certificate_of_odd_skipping_indexes_does_not_fail(con, tmp_path, kind, cells):
+    con.create_dataset("d", pa.table({"s": ["a"]}), overwrite=True)
+    con.sql(f"CREATE SKIPPING INDEX ON d ({kind}(s))")
+    for path in (tmp_path / ".kartosql/skipping/d").rglob("*.parquet"):
+        rows, about = pq.read_table(path), pq.read_metadata(path).metadata
+        if cells is None:  # as a Spark with another calendar writes it
+            del about[b"org.apache.spark.version"]
+        else:
+            (at,) = [at for at, name in enumerate(rows.column_names) if name != "obj_name"]
+            rows = rows.set_column(at, rows.column_names[at], pa.array(cells * len(rows)))
+        pq.write_table(rows.replace_schema_metadata(about), path)
+    expected = ("live", 1) if cells == [["a"]] and kind != "MINMAX" else ("unreadable", None)
+    assert [r[:2] for r in _certified(con, "s = 'a'")] == [expected]
+
+
+def test_a_certificate_names_bounds_of_every_type_only_where_they_are_the_value(con):
+    moment = pa.scalar(1_700_000_000_000_001, pa.timestamp("us"))
+    numbers = pa.array([7, 8, 9], pa.uint64())
+    rows = pa.table({"u": numbers, "t": pa.array([moment] * 3), "f": [0.5, float("nan"), -1.5]})
+    con.create_dataset("d", rows, overwrite=True)
+    con.sql("CREATE SKIPPING INDEX ON d (MINMAX(u, t, f))")
+    assert [len(_certified(con, f"u = {n}")) for n in (7, 8, 9)] == [1, 0, 1]
+    assert [len(_certified(con, f)) for f in ("f = -1.5", "f = 0.5", "isnan(f)")] == [1, 0, 1]
+    assert [r[:2] for r in _certified(con, "t = TIMESTAMP '2023-11-14 22:13:20.000001'")] == [("live", 1)]
 
 
 @pytest.mark.filterwarnings("ignore:.*another program wrote it:kartosql.KartosqlWarning")

@@ -8,10 +8,17 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.kartothek import naming, versions
 from kartosql.formats.kartothek.metadata import normalise
+from kartosql.formats.xskipper.domain import OddCells
+from kartosql.formats.xskipper.kinds import DistinctValues, MinMax, Prefix
+from kartosql.formats.xskipper.naming import object_id
+from kartosql.formats.xskipper.refreshing import specs_of
+from kartosql.formats.xskipper.segment import Segment
+from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.query import SelectQuery
 from kartosql.session import Request
 from kartosql.sql import parse
@@ -44,20 +51,28 @@ class _Certificate:
         self._snapshot = session.snapshot()
 
     def run(self) -> pa.Table:
-        """Look at all files of the table, and at its index files."""
+        """Look at all files of the table, and at its index files and skipping indexes."""
         table, store = self._table, self._store
         document = self._snapshot.dataset(table.uuid).document
         live = {*table.files, *document.indices.values()}
         indices = [key for key in document.indices.values() if isinstance(key, str)]
         found = dict(self._data(self._below(table.table, live)))
-        found |= self._indices([*indices, *self._below("indices", live)])
+        about: dict[str, set[str]] = {}  # by part files of skipping indexes
+        named = {by_case(name, table.types) for name in columns_of_where(self._select.tree)}
+        column = named.pop() if len(named) == 1 else None
+        if column is not None:
+            found |= self._indices([*indices, *self._below("indices", live)], column)
+            for key, count, files in self._skipping(column):
+                found[key], about[key] = count, files
         kept = {key for entry in versions.read_entries(store, table.uuid) for key in entry.named_keys()}
-        known = versions.read(self._snapshot, table.uuid).naming(found) if found else {}
+        of = {key: about.get(key, {key}) for key in found}
+        known = versions.read(self._snapshot, table.uuid).naming(set().union(*of.values())) if found else {}
         rows = []
         for key, count in found.items():
-            state = "live" if key in live else "kept version" if key in kept else "unreferenced"
+            state = "live" if of[key] & live else "kept version" if of[key] & kept else "unreferenced"
             state = "unreadable" if count is None else state
-            rows.append({"file": key, "state": state, "rows": count, "versions": known[key]})
+            numbers = sorted({number for file in of[key] for number in known[file]})
+            rows.append({"file": key, "state": state, "rows": count, "versions": numbers})
         return table_of(rows, {"file": TEXT, "state": TEXT, "rows": COUNT, "versions": pa.list_(COUNT)})
 
     def _below(self, folder: str, live: set[Any]) -> list[str]:
@@ -130,14 +145,52 @@ class _Certificate:
         columns = [(c, t, found.get(c, pa.nulls(rows.num_rows, t))) for c, t in table.types.items()]
         return pa.table({c: values.cast(t) for c, t, values in columns})
 
-    def _indices(self, keys: Sequence[str]) -> Iterator[tuple[str, int | None]]:
-        """Yield index files with the number of their values that match a condition over their column alone."""
-        named = {by_case(name, self._table.types) for name in columns_of_where(self._select.tree)}
+    def _indices(self, keys: Sequence[str], column: str) -> Iterator[tuple[str, int | None]]:
+        """Yield files of the index of a column with the number of their values that match."""
         for key in keys:
-            column = naming.unquote(key.split("/")[2]).decode("utf-8", "replace")
-            if named == {column}:
-                yield from self._of_one(key, lambda k=key, c=column: self._values(k, c))
+            if naming.unquote(key.split("/")[2]).decode("utf-8", "replace") == column:
+                yield from self._of_one(key, partial(self._values, key, column))
 
     def _values(self, key: str, column: str) -> pa.Table:
         values = StoredIndex(self._store, key, column).values()
         return pa.table({column: values.cast(self._table.types[column])})
+
+    def _skipping(self, column: str) -> Iterator[tuple[str, int | None, set[str]]]:
+        """Yield part files of skipping indexes with the number of values that match, and the files they are of."""
+        uuid, store, below = self._table.uuid, self._store, f"{self._table.uuid}/{self._table.table}/"
+        place = naming.place_in(self._table.metadata, uuid) or naming.place_for(store, uuid, self._table.table)
+        details = store.details(below).items()
+        files = {object_id(f"{place.table}/{k.removeprefix(below)}", d.milliseconds): k for k, d in details}
+        for folder in sorted({key.rpartition("/")[0] for key in store.list_below(f"{naming.BASE}/{uuid}/")}):
+            metadata = MetadataStore.below(store, folder)
+            yield from ((key, None, set()) for key in (*metadata.unreadable, *metadata.newer, *metadata.locked))
+            for segment in (s for s in metadata.segments if s.rows):
+                try:
+                    held = self._held(segment, column)
+                except (KartosqlError, OddCells, pa.ArrowException):
+                    yield segment.source, None, set()
+                else:
+                    if found := dict(self._count(arrow_table(ROWS, held))):
+                        names = {name for row, name in enumerate(segment.ids()) if row in found}
+                        yield segment.source, sum(found.values()), {files[name] for name in names & files.keys()}
+
+    def _held(self, segment: Segment, column: str) -> pa.Table:
+        """Return the whole values of a column that a part file holds, each once for a file, with its row there."""
+        type_ = self._table.types[column]
+        found = [pa.table({column: pa.nulls(0, type_), FILE: pa.nulls(0, pa.int64())})]
+        for index in (i for i in segment.schema.indexes if i.path == (column.lower(),)):
+            if index.name not in (MinMax.name, DistinctValues.name, Prefix.name):
+                continue
+            if segment.schema.is_legacy:
+                raise OddCells("its values may be of another calendar")
+            cells = segment.column(index.column)
+            if index.name == MinMax.name:
+                values = pa.concat_arrays([pc.struct_field(cells, end) for end in ("min", "max")])
+                rows = pa.array([*range(len(cells))] * 2, pa.int64())
+            else:
+                values, rows = pc.list_flatten(cells), pc.list_parent_indices(cells)
+            held = pa.table({column: values, FILE: rows}).drop_null()
+            if index.name == Prefix.name:  # longer texts are cut
+                held = held.filter(pc.less(pc.utf8_length(held[column]), specs_of([index])[0].length))
+            found.append(held.cast(found[0].schema))
+        return pa.concat_tables(found).group_by([column, FILE]).aggregate([])
