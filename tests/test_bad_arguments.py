@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import warnings
@@ -122,6 +123,8 @@ def arguments(
 def survive(call: Callable[[], Any], what: tuple[str, ...], foreign: list[str]) -> None:
     try:
         found = call()
+        if inspect.iscoroutine(found):
+            found = asyncio.run(found)
         if isinstance(found, kartosql.Query):
             found.rows()
     except KartosqlError as e:

@@ -194,7 +194,7 @@ class Query:
         """Print the first rows as a table; a query that did not run yet is stopped behind them."""
         from kartosql.render import tables
 
-        print(tables.preview(self.head(rows + 1), rows))
+        print(tables.preview(self.head(rows + 1 if isinstance(rows, int) and rows >= 0 else rows), rows))
 
     if not TYPE_CHECKING:  # or every name would be an attribute
 

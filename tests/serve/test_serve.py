@@ -494,6 +494,7 @@ def test_tokens_that_are_taken_out_of_the_file_are_refused_after_sighup(server):
         end = time.monotonic() + 60
         while _ask(server, "GET", "/tables", token=GUEST)[0] != status:
             assert time.monotonic() < end
+            server["process"].send_signal(signal.SIGHUP)
             time.sleep(0.02)
 
 
