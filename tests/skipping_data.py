@@ -16,8 +16,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import golden
+import kartosql
+from kartosql.errors import KartosqlWarning
 from kartosql.formats.xskipper import bloom
 from kartosql.formats.xskipper.kinds import IndexSpec, Session
 from kartosql.formats.xskipper.layout import layout_for
@@ -339,3 +342,21 @@ def with_sizes(part: Path, sizes: bytes | None) -> None:
     with pq.ParquetWriter(part, table.schema.remove_metadata(), store_schema=False) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(about if sizes is None else {**about, b"kartosql.sizes": sizes})
+
+
+def make_table(con: kartosql.Connection, kind: str, tmp_path: Path, rows: list[pa.Table]) -> None:
+    """Make rows of k, p and s, a text, the table ``t``: a dataset or cube, or a folder that is attached."""
+    if kind == "dataset":
+        con.create_dataset("t", pa.concat_tables(rows), partition_on=["p"])
+    elif kind == "cube":
+        con.build_cube(kartosql.Cube("t", ["k"], ["p"]), {"seed": pa.concat_tables(rows)})
+    else:
+        for at, part in enumerate(rows):
+            (tmp_path / "f").mkdir(exist_ok=True)
+            if kind == "csv":
+                lines = (f'{k},"{s}"' for k, s in zip(part["k"].to_pylist(), part["s"].to_pylist(), strict=True) if s)
+                (tmp_path / "f" / f"{at}.csv").write_text("k,s\n" + "\n".join(lines), "utf-8", newline="")
+            else:
+                pq.write_table(part, tmp_path / "f" / f"{at}.parquet")
+        with pytest.warns(KartosqlWarning, match="there are no metadata"):
+            con.attach(tmp_path / "f", "t", type=kind, metadata=str(tmp_path / "meta"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import kartosql
-from kartosql.errors import KartosqlError, KartosqlWarning
+from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper.java_patterns import extracted, of_java
+from skipping_data import make_table
 
 PATTERNS = ["db=(.*) end", r"db=(\d+).*end", "(?i)(x|Y)?=", "^(.)", "([a-c]+)$", r"(\w{2,3}?)-"]
 
@@ -33,23 +33,10 @@ def texts(p: int) -> list[str | None]:
 @pytest.mark.parametrize("kind", ["dataset", "cube", "parquet", "csv"])
 def test_pruned_and_unpruned_answers_agree(kind, tmp_path):
     (tmp_path / "store").mkdir()
-    (tmp_path / "f").mkdir()
     rows = [pa.table({"k": [100 * p + i for i in range(10)], "p": [p] * 10, "s": texts(p)}) for p in range(4)]
     with kartosql.connect(tmp_path / "store") as con:
         name = "t"
-        if kind == "dataset":
-            con.create_dataset("t", pa.concat_tables(rows), partition_on=["p"])
-        elif kind == "cube":
-            con.build_cube(kartosql.Cube("t", ["k"], ["p"]), {"seed": pa.concat_tables(rows)})
-        else:
-            for at, part in enumerate(rows):
-                if kind == "csv":
-                    lines = (f'{k},"{s}"' for k, s in zip(part["k"].to_pylist(), texts(at), strict=True) if s)
-                    (tmp_path / "f" / f"{at}.csv").write_text("k,s\n" + "\n".join(lines), "utf-8", newline="")
-                else:
-                    pq.write_table(part, tmp_path / "f" / f"{at}.parquet")
-            with pytest.warns(KartosqlWarning, match="there are no metadata"):
-                con.attach(tmp_path / "f", "t", type=kind, metadata=str(tmp_path / "meta"))
+        make_table(con, kind, tmp_path, rows)
         given = ", ".join(f"pattern = '{p}'" for p in PATTERNS)
         con.sql(f"CREATE SKIPPING INDEX ON {name} (REGEXVALUELIST(s) WITH ({given}), MINMAX(k))").rows()
         shown = {r[1]: r[3] for r in con.sql(f"SHOW SKIPPING INDEXES FROM {name}").rows()}

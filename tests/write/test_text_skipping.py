@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import warnings
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +15,7 @@ from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper.kinds import KINDS
 from kartosql.formats.xskipper.naming import OWN
 from kartosql.formats.xskipper.store import MetadataStore
+from skipping_data import make_table
 
 WORDS = ["alpha", "Beta", "gam_ma", "del%ta", "épsilon", "ζeta", "漢字", "a+b", "K\u212a", "\u0130x", "ß", "x\\y", "😀"]
 WORDS.append("")
@@ -58,23 +58,6 @@ def conditions(choose: random.Random) -> str:
     )
 
 
-def attached(con: kartosql.Connection, kind: str, tmp_path: Path, rows: list[pa.Table]) -> None:
-    if kind == "dataset":
-        con.create_dataset("t", pa.concat_tables(rows), partition_on=["p"])
-    elif kind == "cube":
-        con.build_cube(kartosql.Cube("t", ["k"], ["p"]), {"seed": pa.concat_tables(rows)})
-    else:
-        for at, part in enumerate(rows):
-            (tmp_path / "f").mkdir(exist_ok=True)
-            if kind == "csv":
-                lines = (f'{k},"{s}"' for k, s in zip(part["k"].to_pylist(), part["s"].to_pylist(), strict=True) if s)
-                (tmp_path / "f" / f"{at}.csv").write_text("k,s\n" + "\n".join(lines), "utf-8", newline="")
-            else:
-                pq.write_table(part, tmp_path / "f" / f"{at}.parquet")
-        with pytest.warns(KartosqlWarning, match="there are no metadata"):
-            con.attach(tmp_path / "f", "t", type=kind, metadata=str(tmp_path / "meta"))
-
-
 @pytest.mark.parametrize("kind", ["dataset", "cube", "parquet", "csv"])
 def test_pruned_and_unpruned_answers_agree(kind, tmp_path):
     (tmp_path / "store").mkdir()
@@ -85,7 +68,7 @@ def test_pruned_and_unpruned_answers_agree(kind, tmp_path):
         rows.append(pa.table({"k": [100 * p + i for i in range(len(found))], "p": [p] * len(found), "s": found}))
     pruned: Counter[str] = Counter()
     with kartosql.connect(tmp_path / "store") as con:
-        attached(con, kind, tmp_path, rows)
+        make_table(con, kind, tmp_path, rows)
         con.sql("CREATE SKIPPING INDEX ON t (MINMAX(k))")
         con.sql("CREATE SKIPPING INDEX ON t (NGRAM(s), PREFIX(s) WITH (length = 5))")
         shown = con.sql("SHOW SKIPPING INDEXES FROM t").rows()
