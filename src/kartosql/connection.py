@@ -167,7 +167,11 @@ class Connection:
         self._session = session
         session.publish = lambda *given: publishing.publish_again(*given)
         self.store = session.store
-        self.read_only = session.read_only
+
+    @property
+    def read_only(self) -> bool:
+        """Whether statements and calls that write are refused."""
+        return self._session.read_only
 
     @property
     def settings(self) -> Settings:

@@ -488,7 +488,7 @@ def _store(shell: Shell, text: str) -> None:
 @_session("write", usage="[on|off]", about="whether statements may write, as --write says", takes=("timing",))
 def _write(shell: Shell, text: str) -> None:
     if text:
-        shell.connection.read_only = shell.connection._session.read_only = not _switched(text)
+        shell.connection._session.read_only = not _switched(text)
     shell.screen.say(f"write: {'off' if shell.connection.read_only else 'on'}", "note")
 
 
