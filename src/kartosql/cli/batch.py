@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -52,8 +52,7 @@ def run_batch(options: Options) -> None:
     if not options.sources and sys.stdin is None:
         raise UsageError("There is no stdin to read statements from.", hint='kartosql URL -c "SHOW TABLES"')
     sources = options.sources or [StatementSource("-", "-")]
-    terminal = options.output is None and sys.stdout.isatty()
-    options = replace(options, format=format_asked(options, terminal))
+    options = replace(options, format=format_asked(options))
     scripts = [_script(source) for source in sources]
     if any(map(has_commands, scripts)):
         from kartosql.cli.repl.start import run_scripts
@@ -70,16 +69,24 @@ def run_batch(options: Options) -> None:
             _register_stdin(connection)
         elif not several:
             connection.expect_one_statement()
-        is_alike = options.output is not None and _scheme(options.output) == _scheme(connection.store.url)
-        own = connection._session.storage_options if is_alike else None
-        with nullcontext(io.BytesIO()) if options.partition_by else opened(options.output, own) as out:
-            runner = _Runner(connection, options, out, terminal, several, queries > 0, own)
+        with nullcontext(io.BytesIO()) if options.partition_by else output_of(connection, options) as out:
+            runner = _Runner(connection, options, out, several, queries > 0)
             for step in steps:
                 with _placed(step, several):
                     runner.run(step)
 
 
-def format_asked(options: Options, terminal: bool) -> str:
+def is_terminal(options: Options) -> bool:
+    """Return whether a person looks at the rows."""
+    return options.output is None and sys.stdout.isatty()
+
+
+def style_asked(options: Options) -> Style:
+    """Return how a command line asks for rows to look."""
+    return Style(options.header, is_terminal(options), options.null, options.separator)
+
+
+def format_asked(options: Options) -> str:
     """Return the format that a command line asks for; raises ``invalid-argument`` for options that do not fit it."""
     if options.partition_by:
         if options.output is None:
@@ -88,10 +95,21 @@ def format_asked(options: Options, terminal: bool) -> str:
     if options.format is None and options.output is not None:
         found = format_of(options.output)
     else:
-        found = options.format or ("box" if terminal and options.separator is None else "csv")
+        found = options.format or ("box" if is_terminal(options) and options.separator is None else "csv")
     if options.separator is not None and (found not in SEPARATED or not options.separator):
         raise UsageError(f"--separator is a text for {', '.join(SEPARATED)}, not for {found}.")
     return found
+
+
+def output_of(connection: Connection, options: Options) -> AbstractContextManager[BinaryIO]:
+    """Open what the rows are written to."""
+    return opened(options.output, _output_options(connection, options))
+
+
+def _output_options(connection: Connection, options: Options) -> Mapping[str, Any] | None:
+    """Return the storage options for the output: those of the store, where it is one of the same kind."""
+    is_alike = options.output is not None and _scheme(options.output) == _scheme(connection.store.url)
+    return connection._session.storage_options if is_alike else None
 
 
 def _scheme(url: str) -> str:
@@ -177,24 +195,13 @@ def _check(steps: list[_Step], options: Options) -> int:
 class _Runner:
     """Runs statements and writes their rows; with ``queries`` for a file it tells on stderr what others wrote."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        options: Options,
-        out: BinaryIO,
-        terminal: bool,
-        several: bool,
-        queries: bool,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
+    def __init__(self, connection: Connection, options: Options, out: BinaryIO, several: bool, queries: bool) -> None:
         self._connection = connection
         self._options = options
         self._out = out
-        self._terminal = terminal
         self._several = several
         self._tells_writes = queries and several and (options.output is not None or options.format in BINARY_FORMATS)
-        self._storage_options = storage_options
-        self._style = Style(options.header, terminal, options.null, options.separator)
+        self._style = style_asked(options)
         self._results = 0
         self._query: Query | None = None
 
@@ -231,7 +238,7 @@ class _Runner:
             remembered = self._remembered(query, text)
             if self._options.partition_by:
                 folder, columns = self._options.output or "", self._options.partition_by
-                rows = write_folder(reader, folder, format_, columns, self._storage_options)
+                rows = write_folder(reader, folder, format_, columns, _output_options(self._connection, self._options))
             else:
                 rows = write_stream(reader, format_, out, self._style)
             if remembered is not None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from kartosql.cli.batch import format_asked
+from kartosql.cli.batch import format_asked, output_of, style_asked
 from kartosql.cli.config import open_store, resolve
 from kartosql.cli.options import Options, Parser, StatementSource, command_parser, options_of
 from kartosql.cli.output import interruptible, opened
 from kartosql.connection import Connection
 from kartosql.errors import UsageError, did_you_mean
 from kartosql.formats.kartothek.snapshot import unknown_cube
-from kartosql.render.formats import Style, write_stream
+from kartosql.render.formats import write_stream
 from kartosql.result import Query
 from kartosql.statements.catalog import type_name
 from kartosql.text.escape import escaped_lines
@@ -45,7 +44,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Command:
+class CubeCommand:
     """A command: what stands behind URL and CUBE, where brackets are round what may be missing."""
 
     words: tuple[str, ...]
@@ -200,10 +199,8 @@ def _query(connection: Connection, asked: Asked) -> Iterator[str]:
     columns = {f"{name}_columns": getattr(given, name) for name in ("payload", "dimension")}
     query = connection.query_cube(asked.cube, **columns, conditions=given.where, datasets=asked.datasets)
     assert isinstance(query, Query)
-    terminal = options.output is None and sys.stdout.isatty()
-    style = Style(options.header, terminal, options.null, options.separator)
-    with opened(options.output) as out:
-        write_stream(query.reader(), format_asked(options, terminal), out, style)
+    with output_of(connection, options) as out:
+        write_stream(query.reader(), format_asked(options), out, style_asked(options))
     return iter(())
 
 
@@ -254,18 +251,18 @@ _QUERY: dict[str, dict[str, Any]] = {
     "--dimensions": {**_COLUMNS, "dest": "dimension", "help": "of cells of these dimensions"},
 }
 COMMANDS = {
-    "info": Command((), "columns, files and metadata of a cube and of its datasets", _info),
-    "stats": Command((), "bytes, files, partitions and rows of each dataset, and totals", _stats),
-    "query": Command(("[SQL]",), "run SQL, -c, -f or --where; without any, open the shell", _query, _QUERY),
-    "index": Command(("DATASET", "COLUMNS"), "build inverted indices; both may have wildcards", _index),
-    "copy": Command(
+    "info": CubeCommand((), "columns, files and metadata of a cube and of its datasets", _info),
+    "stats": CubeCommand((), "bytes, files, partitions and rows of each dataset, and totals", _stats),
+    "query": CubeCommand(("[SQL]",), "run SQL, -c, -f or --where; without any, open the shell", _query, _QUERY),
+    "index": CubeCommand(("DATASET", "COLUMNS"), "build inverted indices; both may have wildcards", _index),
+    "copy": CubeCommand(
         ("TARGET", "[NAME]"),
         "copy a cube to another store, or to another name",
         _copy,
         {"--overwrite": {"action": "store_true", "help": "replace datasets that the target has"}},
     ),
-    "delete": Command((), "delete a cube, or datasets of it, at once", _delete),
-    "cleanup": Command(
+    "delete": CubeCommand((), "delete a cube, or datasets of it, at once", _delete),
+    "cleanup": CubeCommand(
         (),
         "remove files that belong to nothing any more",
         _cleanup,
