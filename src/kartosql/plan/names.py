@@ -50,14 +50,6 @@ class Occurrence:
         """The columns that the statement may touch, or None for all of them."""
         return None if self.all_used or not self.understood else frozenset(self.used)
 
-    @property
-    def title(self) -> str:
-        """The name of the table, with the version or the time at which it is read."""
-        if self.as_of is None or isinstance(self.as_of, tuple):
-            return self.source.name
-        kind, value = ("VERSION", self.as_of) if isinstance(self.as_of, int) else ("TIMESTAMP", repr(self.as_of))
-        return f"{self.source.name} AT ({kind} => {value})"
-
 
 @dataclass(eq=False)
 class Output:

@@ -275,16 +275,15 @@ class ScanReport(Report):
             "by_position": self._by_position(scan),
             "kept_because": scan.kept_because,
             "not_used": [{"condition": text, "reason": reason} for text, reason in scan.unused],
-            "at": None if isinstance(scan.occurrence.as_of, tuple) else scan.occurrence.as_of,
+            "at": _moment(scan),
         }
 
     def lines(self, scan: OccurrenceScan) -> Iterator[ReportLine]:
         """Yield the lines about one table occurrence: its datasets and steps, then all else."""
-        name = scan.occurrence.source.name
+        source = scan.occurrence.source
+        name, is_joined = source.name, source.cube is not None or len(source.parts) > 1
         for part in scan.parts:
-            # Where there is one dataset, and no cube, nothing is joined.
-            join = None if scan.occurrence.source.cube is None and len(scan.occurrence.source.parts) == 1 else part.join
-            yield from self._part_lines(name, part, join)
+            yield from self._part_lines(name, part, part.join if is_joined else None)
         for dataset in scan.eliminated:
             files = next(p.table.files for p in scan.occurrence.source.parts if p.name == dataset)
             size = self._bytes(files)
@@ -357,7 +356,7 @@ class ScanReport(Report):
     def __str__(self) -> str:
         found = [f"engine: {one_line(self.engine)} ({one_line(self.engine_reason, WIDE)})"]
         for scan in self.scan.occurrences:
-            found.append(f"{one_line(scan.occurrence.title, WIDE)}: {self.summary(scan)}")
+            found.append(f"{one_line(_title(scan), WIDE)}: {self.summary(scan)}")
             rows, notes = [], []
             for line in self.lines(scan):
                 if line.dataset is not None:
@@ -380,7 +379,7 @@ class ScanReport(Report):
         """Return it as a piece of HTML: a table per table occurrence, with a bar for the files that are left."""
         pieces = [f"<p><b>engine</b> {markup.text(self.engine)} ({markup.text(self.engine_reason)})</p>"]
         for scan in self.scan.occurrences:
-            name = markup.text(scan.occurrence.title)
+            name = markup.text(_title(scan))
             pieces.append(f"<p><b>{name}</b> {markup.text(self.summary(scan))}</p>")
             rows, notes = [], []
             for line in self.lines(scan):
@@ -423,6 +422,20 @@ def _step(step: Step) -> dict[str, Any]:
     if step.alternatives:
         found["alternatives"] = [asdict(a) for a in step.alternatives]
     return found
+
+
+def _moment(scan: OccurrenceScan) -> str | int | None:
+    """Return the version or the time at which a table is read, None for as of now and for changes between two."""
+    as_of = scan.occurrence.as_of
+    return None if isinstance(as_of, tuple) else as_of
+
+
+def _title(scan: OccurrenceScan) -> str:
+    """Return the name of a table, with the version or the time at which it is read."""
+    name, at = scan.occurrence.source.name, _moment(scan)
+    if at is None:
+        return name
+    return f"{name} AT ({'VERSION' if isinstance(at, int) else 'TIMESTAMP'} => {at!r})"
 
 
 def _cells(line: ReportLine, arrow: str) -> tuple[str, str, str]:

@@ -23,9 +23,8 @@ MAX_SINGLE_FILES = 100  # of a store; where more lie side by side, all of them a
 _DATA = re.compile(r"(?P<name>.+?)\.(?:(?P<parquet>parquet|parq)|(?P<csv>[ct]sv(?:\.(?:gz|zst))?))", re.IGNORECASE)
 _PART = re.compile(r"part-\d|_SUCCESS$|[0-9a-f]{8}-[0-9a-f-]{27}")  # names that writers of many files give them
 _KEY = re.compile(r"[^=]+=")
-_LEFT = re.compile(
-    r"[^/]+/table/(?:.*/)?[0-9a-f]{32}\.parquet"
-)  # files of a dataset, which may stay when it is dropped
+# Files of a dataset, which may stay when it is dropped.
+_LEFT = re.compile(r"[^/]+/table/(?:.*/)?[0-9a-f]{32}\.parquet")
 
 
 _KINDS = {"parquet": "parquet files", "csv": "csv files", "odf": "ODF dataset"}

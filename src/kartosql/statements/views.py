@@ -33,11 +33,8 @@ def create_view(request: Request, statement: ws.CreateView) -> pa.Table:
     query = request.query(statement.query)
     reading = session.parse(f"SELECT * FROM (\n{statement.query.text}\n) AS {quote_identifier(name)}")
     if statement.query.tree is None or not isinstance(reading, Select) or reading.tree is None:
-        message, hint = (
-            "Only the engine understands the query, so that no statement could read the view.",
-            "Simplify it.",
-        )
-        raise refused(named, text, "not-supported", message, hint)
+        message = "Only the engine understands the query, so that no statement could read the view."
+        raise refused(named, text, "not-supported", message, "Simplify it.")
     if known:
         Views(tables, session.parse, lambda _: None).expanded(statement.query, (known,))
     if registered := [source.name for source in query.sources if source.data is not None]:
