@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import shutil
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, settings
 import builders
 import golden
 import tiers
+from chromium import Browser
 from kartosql.errors import UsageError
 from kartosql.store import Store
 from kartosql.write import recovery
@@ -93,6 +95,13 @@ def _signals() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium with one page."""
+    with contextlib.closing(Browser(tmp_path_factory.mktemp("chromium"))) as found:
+        yield found
 
 
 @pytest.fixture

@@ -151,10 +151,10 @@ def test_zsh_completes(tmp_path):
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kartosql "$@"\n')
     command.chmod(0o700)
     env = {**os.environ, "HOME": str(tmp_path), "PATH": f"{folder}:{os.environ['PATH']}", "TERM": "dumb"}
-    process = pexpect.spawn("zsh", ["-f", "-i"], env=env, encoding="utf-8", timeout=120)
+    process = pexpect.spawn("zsh", ["-f", "-i"], env=env, encoding="utf-8", timeout=300)
     try:
-        process.sendline("PS1='ready> '; autoload -U compinit; compinit -u; source =(kartosql --completion zsh)")
-        process.expect("ready> ")
+        # Written in two parts, so that it is not found where the terminal shows what was typed.
+        process.sendline("autoload -U compinit; compinit -u; source =(kartosql --completion zsh); PS1='rea''dy> '")
         process.expect("ready> ")
         process.send("kartosql store --form\t")
         process.expect("--format")
