@@ -12,20 +12,17 @@ import os
 import pickle
 import select
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, Self
 
 import pyarrow as pa
 
 from kartosql import errors
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, UsageError
+from kartosql.forking import Template, is_open
 from kartosql.plan.bind import Parameters
 from kartosql.result import Query
 from kartosql.settings import Settings, machine_memory
@@ -40,7 +37,6 @@ START_SECONDS = 60.0
 OVERTIME = 0.5  # after which a worker that does not stop by itself is ended
 TICK = 0.01  # between two looks at the memory of a worker
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_CHUNK = 1 << 20
 Cancelled = Callable[[], bool]  # whether who asked wants no answer any more
 
 
@@ -97,29 +93,23 @@ class Limits:
 class Worker:
     """One worker process, which runs one statement at a time."""
 
-    def __init__(self, connection: Mapping[str, Any], limits: Limits) -> None:
-        self._limits = limits
-        self._folder = tempfile.mkdtemp(prefix="kartosql-worker-")
-        settings = {**limits.settings, "temp_directory": self._folder}
-        # Arenas of malloc reserve memory for each thread, which the limit of the process counts.
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MALLOC_ARENA_MAX": "2"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from kartosql.worker import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=env,
-            start_new_session=True,  # Ctrl-C is for this process
-        )
+    def __init__(self, template: Template, connection: Mapping[str, Any], limits: Limits) -> None:
+        self._template, self._limits = template, limits
+        self._number, self._channel = template.start()
+        self._channel.settimeout(limits.seconds + OVERTIME)  # of a worker that does not listen
+        self._folder = os.path.join(template.folder, str(self._number))
         self._is_ready = False
-        self._is_stopped = False
+        self.is_stopped = False
         self._is_cancelled: Cancelled = _never
-        self._send({"connection": {**connection, **settings}, "memory": limits.memory, "owner": os.getpid()})
+        self.pid = 0  # until it is ready
+        settings = {**limits.settings, "temp_directory": self._folder}
+        with contextlib.suppress(LimitError):  # it is gone already, which the first statement finds
+            self._send({"connection": {**connection, **settings}, "memory": limits.memory})
 
     @property
     def is_alive(self) -> bool:
         """Whether it can run a statement."""
-        return self._process.poll() is None
+        return is_open(self._channel)
 
     def run(self, request: Mapping[str, Any], is_cancelled: Cancelled) -> tuple[dict[str, Any], pa.Table | None]:
         """Return what the worker answers: a header, and rows if there are any.
@@ -132,7 +122,7 @@ class Worker:
             if (header := self._header(time.monotonic() + START_SECONDS)).get("error"):
                 self.close()
                 return header, None
-            self._is_ready = True
+            self._is_ready, self.pid = True, int(header["pid"])
         end = time.monotonic() + request.get("limits", {}).get("timeout", self._limits.seconds) + OVERTIME
         self._send(request)
         header = self._header(end)
@@ -146,18 +136,13 @@ class Worker:
 
     def stop(self) -> None:
         """End what it does, from any thread."""
-        self._is_stopped = True
+        self.is_stopped = True
         self.close()
 
     def close(self) -> None:
         """End the process."""
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                cast(BinaryIO, pipe).close()
+        self._template.end(self._number)
+        self._channel.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -168,11 +153,9 @@ class Worker:
         if len(data) > MAX_STATEMENT:
             message_ = f"The statement with its parameters has {len(data):,} bytes, the limit is {MAX_STATEMENT:,}."
             raise LimitError(message_, code="statement-too-long")
-        pipe = cast(BinaryIO, self._process.stdin)
         try:
-            pipe.write(len(data).to_bytes(8, "little") + data)
-            pipe.flush()
-        except (OSError, ValueError):
+            self._channel.sendall(len(data).to_bytes(8, "little") + data)
+        except OSError:
             raise self._ended(self._lost()) from None
 
     def _header(self, end: float) -> dict[str, Any]:
@@ -187,17 +170,17 @@ class Worker:
 
     def _read(self, size: int, end: float) -> bytearray:
         """Read bytes of what the worker says, and end it where it takes more time or memory than it may."""
-        found, look = bytearray(), time.monotonic() + TICK
-        descriptor = cast(BinaryIO, self._process.stdout).fileno() if not self._is_stopped else -1
-        while len(found) < size:
+        found, look, count = bytearray(size), time.monotonic() + TICK, 0
+        ready = select.poll()
+        while count < size:
             try:
-                ready, _, _ = select.select([descriptor], [], [], TICK)
-                chunk = os.read(descriptor, min(_CHUNK, size - len(found))) if ready else None
+                ready.register(self._channel, select.POLLIN)
+                got = self._channel.recv_into(memoryview(found)[count:]) if ready.poll(TICK * 1000) else None
             except (OSError, ValueError):
                 raise self._ended(self._lost()) from None
-            if chunk == b"":
+            if got == 0:
                 raise self._ended(self._lost())
-            found += chunk or b""
+            count += got or 0
             if time.monotonic() >= look:
                 self._check(end)
                 look = time.monotonic() + TICK
@@ -206,12 +189,12 @@ class Worker:
     def _check(self, end: float) -> None:
         limits = self._limits
         if self._is_cancelled():
-            self._is_stopped = True
+            self.is_stopped = True
             raise self._ended(self._lost())
         if time.monotonic() > end:
             message = f"The statement took longer than the limit of {limits.seconds:g} s."
             raise self._ended(LimitError(message, code="timeout", hint="Narrow the conditions, or raise timeout."))
-        if memory_of(self._process.pid)[1] > limits.memory:
+        if memory_of(self.pid)[1] > limits.memory:
             hint = "Select fewer rows and columns, or raise memory_limit."
             raise self._ended(LimitError("The statement took more than memory_limit.", code="out-of-memory", hint=hint))
         if _spilled(self._folder) > limits.memory:
@@ -219,7 +202,7 @@ class Worker:
             raise self._ended(LimitError("The statement spilled more than memory_limit to disk.", hint=hint))
 
     def _lost(self) -> KartosqlError:
-        if self._is_stopped:
+        if self.is_stopped:
             return ExecutionError("The statement was interrupted.", code="interrupted")
         hint = "The next statement has a new worker. Select fewer rows and columns, or raise memory_limit."
         return LimitError("The worker ended while it ran the statement.", code="worker-lost", hint=hint)
@@ -267,7 +250,8 @@ class UntrustedConnection:
         self._is_closed = False
         # One more than run at a time, so that a statement behind one whose worker was ended does not wait; they start
         # while the caller goes on. Those that were used last, and know the store, come last.
-        self._idle = [Worker(connection, limits) for _ in range(workers + 1)]
+        self._template = Template()
+        self._idle = [Worker(self._template, connection, limits) for _ in range(workers + 1)]
         self._busy: set[Worker] = set()
 
     def __enter__(self) -> Self:
@@ -335,10 +319,12 @@ class UntrustedConnection:
 
     def close(self) -> None:
         """End the workers; statements that run raise ``interrupted``."""
-        self._is_closed = True
-        self.interrupt()
         with self._lock:
+            self._is_closed = True
             idle, self._idle = self._idle, []
+            for worker in self._busy:
+                worker.is_stopped = True
+        self._template.close()  # before it is asked to end one by one, as it may still load
         for worker in idle:
             worker.close()
 
@@ -359,15 +345,21 @@ class UntrustedConnection:
             raise _error(error)
         return header, table
 
+    def _new(self) -> Worker:
+        if not self._template.is_alive:  # as after the system took its memory
+            self._template.close()
+            self._template = Template()
+        return Worker(self._template, self._connection, self._limits)
+
     @contextlib.contextmanager
     def _taken(self) -> Iterator[Worker]:
         with self._lock:
             if self._is_closed:
                 raise UsageError("The connection is closed.", code="connection-closed")
-            worker = self._idle.pop() if self._idle else Worker(self._connection, self._limits)
-            if not worker.is_alive:  # as after the system took its memory
+            worker = self._idle.pop() if self._idle else self._new()
+            if not worker.is_alive:
                 worker.close()
-                worker = Worker(self._connection, self._limits)
+                worker = self._new()
             self._busy.add(worker)
         try:
             yield worker
@@ -377,7 +369,7 @@ class UntrustedConnection:
                 if worker.is_alive and not self._is_closed:
                     self._idle.append(worker)
                 elif not self._is_closed:
-                    self._idle.insert(0, Worker(self._connection, self._limits))
+                    self._idle.insert(0, self._new())
             if self._is_closed:
                 worker.close()
 

@@ -1,7 +1,7 @@
 """A process that runs statements of strangers, one after the other, over a read-only connection.
 
-Messages come on the standard input, pickled by the process that started it; answers go to the standard output: the
-length of a JSON header, the header, and ``bytes`` of an Arrow stream.
+Messages come over a socket, pickled by the process that owns it; answers go the same way: the length of a JSON header,
+the header, and ``bytes`` of an Arrow stream.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import pickle
 import resource
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ import pyarrow as pa
 
 from kartosql.connection import Connection, connect
 from kartosql.errors import KartosqlError, LimitError, SqlError
+from kartosql.forking import LOOK, make
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request
@@ -38,15 +40,27 @@ SLACK = 400_000_000  # bytes of address space for stacks and libraries that are 
 
 
 def main() -> None:
-    """Serve until the standard input ends."""
-    source, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    """Make workers, until the owner ends."""
+    make(work)
+
+
+def spawned() -> None:
+    """Be one worker, where it is not made by a fork."""
+    channel = socket.socket(fileno=os.dup(0))
+    os.dup2(1, 0)
+    work(channel, int(sys.argv[1]))
+
+
+def work(channel: socket.socket, parent: int) -> None:
+    """Serve until the other end of the channel is closed, or the parent has ended."""
+    source, answers = channel.makefile("rb"), channel.makefile("wb")
     warnings.simplefilter("ignore")
     first = _message(source)
     if first is None:
         return
     folder = first["connection"]["temp_directory"]
-    threading.Thread(target=_end_with, args=(first["owner"], folder), daemon=True).start()
+    os.mkdir(folder)
+    threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
     try:
         with contextlib.suppress(BrokenPipeError):  # the owner has ended
             _serve(source, answers, first)
@@ -65,7 +79,7 @@ def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> Non
     given = connection.settings
     _limit(first["memory"])
     idle = memory_of("self")[1]
-    _answer(answers, {}, None)
+    _answer(answers, {"pid": os.getpid()}, None)
     is_last = False
     while not is_last and (request := _message(source)) is not None:
         try:
@@ -195,9 +209,11 @@ def _limit(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _end_with(owner: int, folder: str) -> None:
+def _end_with(parent: int, folder: str) -> None:
     """End the process where the one that started it ended without a word, whatever a statement does."""
-    while os.getppid() == owner:
-        time.sleep(0.5)
+    while os.getppid() == parent:
+        time.sleep(LOOK)
     shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(folder))
     os._exit(1)

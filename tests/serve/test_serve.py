@@ -513,8 +513,7 @@ def test_a_store_that_goes_away_is_an_error_and_answers_when_it_is_back(tmp_path
                 service.query(*asked)
             assert caught.value.code == code
             for worker in connection._idle if code == "unknown-table" else ():
-                worker._process.kill()
-                worker._process.wait()
+                connection._template.end(worker._number)
         (tmp_path / "away").rename(tmp_path / "s")
         assert service.query(*asked).rows() == [(1,)]
 
