@@ -21,8 +21,10 @@ _ON_SITE = {
 }
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Let links that leave this folder lead to pages of the site."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Let links that leave this folder lead to pages of the site; the first page has all others in its text."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     return _OUTSIDE.sub(lambda m: f"]({_ON_SITE[m[1]]})", markdown)
 
 
@@ -102,12 +104,15 @@ def reports() -> str:
     import kartosql
     from kartosql.demo import build_flights
 
-    statements = (
-        "EXPLAIN SELECT carrier, dest, dep_delay FROM flights WHERE tailnum = 'N375JB' AND dep_delay > 70",
-        "EXPLAIN ANALYZE SELECT dest, count(*) AS n FROM flights WHERE month = 7 AND origin = 'JFK' GROUP BY dest",
-        "SHOW COVERAGE OF flights BY month, origin",
-        "SELECT carrier, count(*) AS flights FROM flights WHERE month = 7 GROUP BY carrier ORDER BY 2 DESC LIMIT 5",
-    )
+    statements = {
+        "Files and why": "EXPLAIN SELECT carrier, dest, dep_delay\nFROM flights\n"
+        "WHERE tailnum = 'N375JB' AND dep_delay > 70",
+        "With what was read": "EXPLAIN ANALYZE SELECT dest, count(*) AS n\nFROM flights\n"
+        "WHERE month = 7 AND origin = 'JFK'\nGROUP BY dest",
+        "Cells of a cube": "SHOW COVERAGE OF flights BY month, origin",
+        "Rows": "SELECT carrier, count(*) AS flights\nFROM flights\nWHERE month = 7\n"
+        "GROUP BY carrier\nORDER BY 2 DESC\nLIMIT 5",
+    }
     parts = [
         "# Reports as HTML\n\nNotebooks show these, `EXPLAIN (FORMAT HTML)` and `--format html` write them; "
         "they need nothing from elsewhere.\n"
@@ -115,7 +120,7 @@ def reports() -> str:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         build_flights(folder)
         with kartosql.connect(folder, read_only=True) as con:
-            for sql in statements:
+            for title, sql in statements.items():
                 html = con.sql(sql)._repr_html_().replace("\n\n", "\n")
-                parts.append(f'```sql\n{sql}\n```\n\n<div class="report">\n{html}\n</div>\n')
+                parts.append(f'## {title}\n\n```sql\n{sql}\n```\n\n<div class="report">\n{html}\n</div>\n')
     return "\n".join(parts)

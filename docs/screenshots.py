@@ -19,16 +19,14 @@ import pyte
 from rich.console import Console
 from rich.text import Text
 
-COLUMNS, ROWS = 104, 26
+COLUMNS, ROWS = 104, 30
 IMAGES = Path(__file__).parent / "images"
 # What is typed, and what has to stand on the screen before the picture is taken.
 PICTURES = {
-    "result": (
-        ("SELECT carrier, count(*) AS flights FROM flights WHERE dest = 'SFO' AND month = 7 GROUP BY ALL;\r", "saved"),
-    ),
+    "result": (("SELECT carrier, count(*) AS n FROM flights WHERE dest = 'SFO' GROUP BY ALL;\r", "saved"),),
     "values": (("SELECT count(*) FROM flights WHERE dest = 'S", "'S"), ("\t", "SFO")),
     "explain": (("EXPLAIN SELECT dest, dep_delay FROM flights WHERE tailnum = 'N375JB';\r", "planning"),),
-    "coverage": ((".coverage flights month origin\r", "weather"),),
+    "coverage": ((".coverage flights origin month\r", "not know"),),
 }
 SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
@@ -60,7 +58,7 @@ class Terminal:
             timeout=10,
         )
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = 300) -> None:
         """Read until a text stands on the screen, and then until nothing more comes."""
         end, quiet = time.monotonic() + seconds, 0.0
         while time.monotonic() < end and quiet < 1:

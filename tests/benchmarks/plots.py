@@ -1,7 +1,8 @@
 """Draw cost against what grows: ``python -m tests.benchmarks.plots [--write] [--only files|rows|columns|datasets]``.
 
 Each curve is CPU time, all threads together, as median of turns in which every way is asked once. ``--write`` draws
-the curves into docs/images and puts the numbers below them into docs/performance.md. Needs the extra ``benchmarks``.
+the curves into docs/images and puts the numbers below them into docs/performance.md; ``--draw`` measures nothing and
+draws the numbers that stand there. Needs the extra ``benchmarks``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -25,7 +27,7 @@ import pyarrow.parquet as pq
 
 import kartosql
 from tests.benchmarks.keyed_files import FOLDERS, ROWS, keyed_files, label
-from tests.benchmarks.peers import put_between
+from tests.benchmarks.peers import PAGE, put_between
 from tests.benchmarks.ratios import Way, in_turns
 
 IMAGES = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "images")
@@ -234,7 +236,7 @@ def draw(curve: Curve, folder: str) -> None:
     from matplotlib import pyplot as plt
 
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": curve.name, "font.size": 10}
-    figure, axes = plt.subplots(figsize=(7.2, 4))
+    figure, axes = plt.subplots(figsize=(7.2, 4.6))
     for at, (way, costs) in enumerate(sorted(curve.costs.items(), key=lambda item: not item[0].startswith("kartosql"))):
         ours = way.startswith("kartosql")
         axes.plot(
@@ -250,7 +252,7 @@ def draw(curve: Curve, folder: str) -> None:
     axes.set_ylabel("CPU time, ms")
     axes.set_title(curve.title, fontsize=11)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, framealpha=0.9)
+    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4)  # over no curve
     figure.tight_layout()
     figure.savefig(os.path.join(folder, f"cost-by-{curve.name}.svg"), metadata={"Date": None})
     plt.close(figure)
@@ -268,6 +270,20 @@ def text(curves: Sequence[Curve]) -> Iterator[str]:
         yield "\n"
 
 
+def told(page: str) -> list[Curve]:
+    """Return the curves whose numbers stand in a page."""
+    found = []
+    for title, name, rest in re.findall(r"!\[(.*)\]\(images/cost-by-(\w+)\.svg\)\n\n((?:\|.*\n)+)", page):
+        head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in rest.splitlines())
+        sizes = [int(size.replace(",", "")) for size in head[1:]]
+        costs = {
+            way: {size: float(cell.replace(",", "")) for size, cell in zip(sizes, cells, strict=True) if cell}
+            for way, *cells in rows
+        }
+        found.append(Curve(name, title, sizes, costs))
+    return found
+
+
 def main() -> int:
     """Measure and print the curves, and draw them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -275,7 +291,13 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=7, help="turns of which the median counts")
     parser.add_argument("--most", type=int, default=10**9, help="leave out sizes beyond this one")
     parser.add_argument("--write", action="store_true", help="draw into docs/images and write docs/performance.md")
+    parser.add_argument("--draw", action="store_true", help="draw the numbers of docs/performance.md anew")
     given = parser.parse_args()
+    if given.draw:
+        with open(PAGE, encoding="utf-8") as f:
+            for curve in told(f.read()):
+                draw(curve, IMAGES)
+        return 0
     curves = [CURVES[name](given.runs, given.most) for name in ([given.only] if given.only else CURVES)]
     page = "".join(text(curves))
     print(f"\n{page}")

@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks import plots
 from tests.benchmarks.ideal import Ideal
 from tests.benchmarks.lineitem import Data
-from tests.benchmarks.peers import at_scale, measure
+from tests.benchmarks.peers import PAGE, at_scale, measure
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,14 @@ def test_the_numbers_of_a_curve_stand_below_its_picture():
         "![Cost](images/cost-by-files.svg)\n\n| files, CPU ms | 100 | 1,000 |\n|---|--:|--:|\n"
         "| kartosql | 1.2 | 2.0 |\n| Polars | 4.0 |  |\n\n"
     )
+
+
+def test_pictures_can_be_drawn_from_the_numbers_of_the_page():
+    with open(PAGE, encoding="utf-8") as f:
+        page = f.read()
+    curves = plots.told(page)
+    assert [curve.name for curve in curves] == list(plots.CURVES)
+    assert "".join(plots.text(curves)) in page
 
 
 def test_point_queries_over_files_of_one_key_each_have_the_answer_of_the_ideal(tmp_path):

@@ -98,3 +98,43 @@ def test_pages_fit_have_their_pictures_and_fetch_nothing_from_elsewhere(
         if far or lost or over > 0:
             wrong[page.name] = (far, lost, over)
     assert wrong == {}
+
+
+def test_pages_are_light_or_dark_as_the_system_is(address: str, browser: Browser) -> None:
+    grounds = {}
+    for scheme in ("light", "dark"):
+        browser.open(f"{address}/index.html", scheme=scheme)
+        browser.wait_for("document.body.dataset.mdColorMedia")
+        color = browser.js("getComputedStyle(document.body).backgroundColor")
+        grounds[scheme] = sum(int(part) for part in re.findall(r"\d+", color)[:3])
+    assert grounds["light"] > 700
+    assert grounds["dark"] < 150
+
+
+def test_the_first_page_has_all_that_a_newcomer_looks_for(address: str, browser: Browser) -> None:
+    browser.open(f"{address}/index.html")
+    assert browser.js("[...document.querySelectorAll('article h2')].map(e => e.firstChild.data)") == [
+        *("Start", "Use", "Write", "Operate", "Reference", "Inside")
+    ]
+    assert browser.js("[...document.querySelectorAll('.md-tabs a')].map(e => e.innerText)")[1:] == [
+        *("Start", "Use", "Write", "Operate", "Reference", "Inside")
+    ]
+    above = "document.querySelector('article h2').getBoundingClientRect().top"
+    assert browser.js(f"document.querySelector('article img').getBoundingClientRect().bottom < {above}")
+    # No line of its code is cut off.
+    assert (
+        browser.js("[...document.querySelectorAll('article pre code')].filter(e => e.scrollWidth > e.clientWidth)")
+        == []
+    )
+
+
+def test_pictures_of_coverage_have_a_legend_and_no_text_over_another(address: str, browser: Browser) -> None:
+    browser.open(f"{address}/reports.html")
+    texts = browser.js("""[...document.querySelectorAll('.report svg text')].filter(e => !e.getAttribute('transform'))
+        .map(e => [e.textContent, e.getBoundingClientRect().toJSON()])""")
+    assert "unknown to the seed" in [text for text, _ in texts]
+    for at, (text, box) in enumerate(texts):
+        for other, of in texts[at + 1 :]:
+            beside = box["right"] <= of["left"] or of["right"] <= box["left"]
+            above = box["bottom"] <= of["top"] + 3 or of["bottom"] <= box["top"] + 3
+            assert beside or above, (text, other)

@@ -113,10 +113,14 @@ def test_svg_is_one_well_formed_image_without_anything_from_elsewhere(con):
     text = "\n".join(con.sql("SHOW COVERAGE (FORMAT SVG) OF c BY p, i1").lines)
     root = ET.fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    places = list(root.iter("{http://www.w3.org/2000/svg}rect"))
+    places = [e for e in root.iter("{http://www.w3.org/2000/svg}rect") if len(e)]
     assert len(places) == 2 * 5 * 11  # two datasets, partitions 0 to 4, i1 from 0 to 9 and NULL
     assert sum(e.get("stroke-width") == "2" for e in places) == 1
     assert "href" not in text
+    shown = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert shown[-3:] == ["none", "as many as the busiest place, or all cells of the seed there", "unknown to the seed"]
+    assert {"p", "i1", "10 cells unknown to the seed"} <= set(shown)
+    assert 400 < int(root.get("width")) <= 900
     tips = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "p 4, i1 NULL: 0 cells of 0, 10 unknown to the seed" in tips
 

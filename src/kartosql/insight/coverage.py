@@ -22,7 +22,8 @@ SHADES = " ░▒▓█"
 UNKNOWN = "!"
 MAX_ROWS, MAX_COLUMNS = 40, 30
 LABEL = 20  # columns of a terminal that a label takes at most
-CELL, LEFT, TOP = 18, 150, 90  # pixels: a place of the map, and the room for labels
+CELL, LETTER = 18, 7  # pixels: a place of the map, and at most a letter
+WIDTH, LEGEND = 900, 650  # pixels: of maps beside each other, and at least
 
 Place = tuple[int, int]  # cells, and those of them that the seed does not know
 
@@ -103,8 +104,9 @@ def text_map(full: HeatMap) -> list[str]:
         lines += ["", summary, *_map(shown, rows)]
     legend = f"· none, {SHADES[1:]} up to all of the busiest place"
     if len(summaries) > 1:
-        legend += f" or, behind the first map, of the seed's {full.noun}s; {UNKNOWN} some that the seed does not know"
-    return [*lines, "", legend]
+        legend += f", in the other maps of the seed's {full.noun}s"
+    marked = [f"{UNKNOWN} some {full.noun}s that the seed does not know"] if any(u for _, u in full.totals()) else []
+    return [*lines, "", legend, *marked]
 
 
 def _map(shown: HeatMap, rows: list[list[tuple[int, int, int]]]) -> list[str]:
@@ -151,43 +153,72 @@ def _bars(shown: HeatMap) -> list[str]:
 
 
 def svg(full: HeatMap) -> str:
-    """Return the maps below each other as one SVG image; all text is escaped, nothing comes from elsewhere."""
-    shown, title = full.binned(), markup.text(full.title)
-    rows, columns = map(len, shown.axes)
-    height_each = TOP + CELL * rows + 20
-    wide, high = LEFT + CELL * columns + 30, 30 + height_each * len(shown.datasets)
+    """Return the maps as one SVG image with a legend; all text is escaped, nothing comes from elsewhere."""
+    shown, summaries = full.binned(), full.summaries()
+    labels, tops = [one_line(v, LABEL) for v in shown.axes[0]], [one_line(v, 12) for v in shown.axes[1]]
+    left = 20 + LETTER * max(map(width, [shown.by[0], *labels]))
+    top = 54 + LETTER * max(map(width, ["", *tops]))
+    lines = [line for summary in summaries for line in summary.split(", ")]
+    wide = max(left + CELL * len(tops) + LETTER * width(shown.by[-1]), *(16 + LETTER * width(t) for t in lines))
+    across, high = max(1, WIDTH // wide), top + CELL * len(labels) + 20
+    down = -(-len(summaries) // across)
+    legend = list(_svg_legend(shown, 30 + high * down))
+    full_width = max(wide * min(across, len(summaries)), LEGEND)
     pieces = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}" '
-        f'viewBox="0 0 {wide} {high}" font-family="system-ui,sans-serif" font-size="11" fill="currentColor">',
-        f"<title>{title}</title>",
-        f'<text x="8" y="18" font-size="13" font-weight="bold">{title}</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{full_width}" height="{60 + high * down}" '
+        f'viewBox="0 0 {full_width} {60 + high * down}" style="max-width:100%;height:auto" '
+        'font-family="system-ui,sans-serif" font-size="11" fill="currentColor">',
+        f"<title>{markup.text(full.title)}</title>",
+        _svg_text(8, 18, full.title, 'font-size="13" font-weight="bold"'),
     ]
-    for number, (summary, places) in enumerate(zip(full.summaries(), shown.compared(), strict=True)):
-        pieces.append(f'<g transform="translate(0 {30 + height_each * number})">')
-        pieces.append(f'<text x="8" y="14">{markup.text(summary)}</text>')
-        for at, value in enumerate(shown.axes[0]):
-            label = markup.text(one_line(value, LABEL))
-            pieces.append(f'<text x="{LEFT - 6}" y="{TOP + CELL * at + 13}" text-anchor="end">{label}</text>')
-        for at, value in enumerate(shown.axes[1]):
-            x, label = LEFT + CELL * at + 12, markup.text(one_line(value, 12))
-            pieces.append(f'<text transform="translate({x} {TOP - 6}) rotate(-60)">{label}</text>')
-        pieces += [*_svg_places(shown, places, is_seed=number == 0), "</g>"]
-    return "\n".join([*pieces, "</svg>"])
+    for number, (summary, places) in enumerate(zip(summaries, shown.compared(), strict=True)):
+        pieces.append(f'<g transform="translate({wide * (number % across)} {30 + high * (number // across)})">')
+        pieces += [_svg_text(8, 14 + 14 * at, line) for at, line in enumerate(summary.split(", "))]
+        pieces.append(_svg_text(left - 6, top - 6, shown.by[0], 'text-anchor="end" font-style="italic"'))
+        pieces += [_svg_text(left - 6, top + CELL * i + 13, v, 'text-anchor="end"') for i, v in enumerate(labels)]
+        turned = (f'transform="translate({left + CELL * i + 12} {top - 6}) rotate(-60)"' for i in range(len(tops)))
+        pieces += [_svg_text(0, 0, value, turn) for value, turn in zip(tops, turned, strict=True)]
+        if len(shown.by) > 1:
+            pieces.append(_svg_text(left + CELL * len(tops) + 4, top - 6, shown.by[1], 'font-style="italic"'))
+        pieces += [*_svg_places(shown, places, left, top, is_seed=number == 0), "</g>"]
+    return "\n".join([*pieces, *legend, "</svg>"])
 
 
-def _svg_places(shown: HeatMap, places: list[list[tuple[int, int, int]]], *, is_seed: bool) -> Iterator[str]:
+def _svg_text(x: int, y: int, value: str, more: str = "") -> str:
+    return f'<text x="{x}" y="{y}" {more}>{markup.text(value)}</text>'
+
+
+def _svg_legend(shown: HeatMap, y: int) -> Iterator[str]:
+    """Yield squares from none to all, and one of cells that the seed does not know."""
+    yield _svg_text(8, y + 13, "none")
+    for at in range(5):
+        yield _square(40 + CELL * at, y, at / 4)
+    of = "as many as the busiest place" + (f", or all {shown.noun}s of the seed there" if shown.datasets[1:] else "")
+    yield _svg_text(44 + CELL * 5, y + 13, of)
+    if any(unknown for _, unknown in shown.totals()):
+        yield _square(LEGEND - 130, y, 0, is_known=False)
+        yield _svg_text(LEGEND - 108, y + 13, "unknown to the seed")
+
+
+def _square(x: int, y: int, share: float, *, is_known: bool = True, tip: str = "") -> str:
+    stroke = 'stroke="#888888" stroke-width="0.5"' if is_known else 'stroke="#d62728" stroke-width="2"'
+    return (
+        f'<rect x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{CELL - 2}" '
+        f'fill="#4c78a8" fill-opacity="{share:.2f}" {stroke}>{tip and f"<title>{markup.text(tip)}</title>"}</rect>'
+    )
+
+
+def _svg_places(
+    shown: HeatMap, places: list[list[tuple[int, int, int]]], left: int, top: int, *, is_seed: bool
+) -> Iterator[str]:
     for r, row in enumerate(places):
         for c, (cells, unknown, of) in enumerate(row):
-            share = min(1.0, cells / of) if of else 0.0
             values = (shown.axes[0][r], shown.axes[1][c])
             tip = ", ".join(f"{name} {value}" for name, value in zip(shown.by, values, strict=False))
             tip += f": {counted(cells, shown.noun)}" + ("" if is_seed else f" of {of:,}")
             tip += f", {unknown:,} unknown to the seed" if unknown else ""
-            stroke = 'stroke="#d62728" stroke-width="2"' if unknown else 'stroke="#888888" stroke-width="0.5"'
-            yield (
-                f'<rect x="{LEFT + CELL * c + 1}" y="{TOP + CELL * r + 1}" width="{CELL - 2}" height="{CELL - 2}" '
-                f'fill="#4c78a8" fill-opacity="{share:.2f}" {stroke}><title>{markup.text(tip)}</title></rect>'
-            )
+            share = min(1.0, cells / of) if of else 0.0
+            yield _square(left + CELL * c, top + CELL * r, share, is_known=not unknown, tip=tip)
 
 
 @dataclass(frozen=True, eq=False)
