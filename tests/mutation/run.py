@@ -12,22 +12,20 @@ except for survivors that are known, with the reason why nothing can notice them
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
-import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mutations import MUTATIONS, Mutation
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mutated import broken, copied, run_over
+
 TESTS = {
     "golden": ["tests/golden/test_sql.py"],
     "plan": ["tests/plan/test_rules.py", "tests/plan/test_extract.py", "tests/plan"],
@@ -50,36 +48,11 @@ class Outcome:
     output: str = ""
 
 
-@contextlib.contextmanager
-def broken(mutation: Mutation, source: Path) -> Iterator[str]:
-    """Apply a mutation to the package below ``source`` for a while, and tell what is wrong with it, if anything."""
-    path = source / "kartosql" / mutation.module
-    text = path.read_text("utf-8")
-    found = text.count(mutation.old)
-    if found != 1:
-        yield f"{mutation.module}: the text occurs {found} times"
-        return
-    _write(path, text.replace(mutation.old, mutation.new))
-    try:
-        yield ""
-    finally:
-        _write(path, text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, "utf-8")
-    # Bytecode is told apart by size and second only.
-    Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
-
-
 def first_failure(source: Path, tests: Sequence[str], statements: str) -> Outcome:
     """Run some tests over the package below ``source`` until one fails."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "KARTOSQL_DIFFERENTIAL": statements}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--no-header", "-p", "no:cacheprovider", *tests]
+    command = ["-m", "pytest", "-q", "-x", "-rfE", "--no-header", "-p", "no:cacheprovider", *tests]
     try:
-        done = subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
+        done = run_over(source, command, timeout=TIMEOUT, KARTOSQL_DIFFERENTIAL=statements)
     except subprocess.TimeoutExpired:
         return Outcome(problem=f"no end after {TIMEOUT} s")
     output = done.stdout[-2000:] + done.stderr[-2000:]
@@ -102,17 +75,6 @@ def noticed(source: Path, known: str, kinds: Sequence[str], statements: str) -> 
         if outcome != Outcome():
             break
     return outcome
-
-
-def check_copy(source: Path) -> None:
-    """Make sure that the copy is what the tests run over."""
-    code = "import kartosql; print(kartosql.__file__)"
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    if not done.stdout.startswith(str(source)):
-        raise SystemExit(f"the tests would run over {done.stdout.strip()}, not over the mutated copy")
 
 
 def verdict(mutation: Mutation, outcome: Outcome) -> tuple[str, bool]:
@@ -142,10 +104,7 @@ def main() -> int:
     began = time.monotonic()
     rows: list[tuple[str, str, float]] = []
     bad: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder)
-        shutil.copytree(ROOT / "src", source, dirs_exist_ok=True)
-        check_copy(source)
+    with copied() as source:
         if not options.list and not options.names:
             outcome = noticed(source, "", kinds, options.statements)
             if outcome != Outcome():

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from mutations import MUTATIONS
 from run import TESTS
 
-ROOT = Path(__file__).resolve().parents[2]
+from mutated import ROOT, misplaced
 
 
 def test_what_is_replaced_occurs_once() -> None:
-    texts = {m.name: (ROOT / "src" / "kartosql" / m.module).read_text("utf-8") for m in MUTATIONS}
-    assert {m.name: n for m in MUTATIONS if (n := texts[m.name].count(m.old)) != 1} == {}
+    assert misplaced(MUTATIONS) == {}
 
 
 def test_the_tests_that_notice_exist() -> None:

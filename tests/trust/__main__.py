@@ -188,6 +188,7 @@ def main() -> int:
     parser.add_argument("--failures", type=int, default=5, help="after which to end")
     parser.add_argument("--only", nargs="+", default=[], help="kinds of operations of the simulation")
     parser.add_argument("--fates", nargs="+", default=[], help="kinds of faults of the simulation")
+    parser.add_argument("--named", default="", help="part of the names of bugs to look for")
     parser.add_argument("--corpus", help="folder with scripts of sqllogictest")
     parser.add_argument("--queries", type=int, help="of each script, drawn by chance; all of them by default")
     parser.add_argument("--parts", type=int, default=1, help="into which the scripts are divided")
@@ -200,7 +201,7 @@ def main() -> int:
     if given.part == "bugs":
         from trust import bugs
 
-        return 1 if bugs.find_all(given.seed, given.runs or 400) else 0
+        return 1 if bugs.find_all(given.seed, given.runs or 400, given.named) else 0
     parts = [given.part] if given.part else list(PARTS)
     return 1 if sum(PARTS[part](given, Clock(given, 1 / len(parts))) for part in parts) else 0
 

@@ -1,23 +1,19 @@
 """Bugs as they could be made in commits, recovery, cleanups and readers, each of which the simulation has to find.
 
-python -m tests.trust bugs [--seed 0] [--runs 400]
+python -m tests.trust bugs [--seed 0] [--runs 400] [--named TEXT]
 """
 
 # ruff: noqa: E501
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
-from shutil import copytree
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from mutated import broken, copied, run_over
+
 COMMIT, CHANGE, DOCUMENT, RECOVERY = (f"write/{name}.py" for name in ("commit", "change", "document", "recovery"))
 SNAPSHOT, REMOVAL = "formats/kartothek/snapshot.py", "write/removal.py"
 
@@ -68,43 +64,36 @@ BUGS = (
 )  # fmt: skip
 
 
-def misplaced() -> list[str]:
-    """Return the names of bugs of which the text is not there exactly once."""
-    source = ROOT / "src" / "kartosql"
-    return [bug.name for bug in BUGS if (source / bug.module).read_text("utf-8").count(bug.old) != 1]
-
-
-def found_after(bug: Bug, seed: int, runs: int) -> tuple[int | None, str]:
+def found_after(bug: Bug, source: Path, seed: int, runs: int) -> tuple[int | None, str]:
     """Return how many interleavings it takes to find a bug, None if these were too few, and what was seen."""
-    with tempfile.TemporaryDirectory() as folder:
-        copytree(ROOT / "src" / "kartosql", f"{folder}/kartosql", ignore=lambda *_: ["__pycache__"])
-        path = Path(folder, "kartosql", bug.module)
-        text = path.read_text("utf-8")
-        path.write_text(text.replace(bug.old, bug.new), "utf-8")
-        command = [sys.executable, "-m", "tests.trust", "simulation", "--failures", "1"]
-        command += ["--seed", str(seed), "--runs", str(runs), "--only", *bug.only.split()]
-        command += ["--fates", *re.findall(r"(?:crash )?\w+", bug.fates)] if bug.fates else []
-        environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = ["-m", "tests.trust", "simulation", "--failures", "1"]
+    command += ["--seed", str(seed), "--runs", str(runs), "--only", *bug.only.split()]
+    command += ["--fates", *re.findall(r"(?:crash )?\w+", bug.fates)] if bug.fates else []
+    with broken(bug, source) as problem:
+        done = run_over(source, command)
     count = re.search(r"([\d,]+) interleavings", done.stdout)
+    if problem or count is None:
+        tail = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        raise AssertionError(f"{bug.name}: {problem or 'the simulation did not run'}:\n{tail}")
     if done.returncode == 0:
         return None, ""
-    if count is None:
-        raise AssertionError(f"{bug.name}: the simulation did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     seen = re.findall(
         r"^(\w[\w.]*(?:Error|Violation|NoEnd|Changed|Unknown|Failed|Commit)\b.*)$", done.stdout, re.MULTILINE
     )
     return int(count[1].replace(",", "")), (seen[-1] if seen else done.stdout[-300:])[:110]
 
 
-def find_all(seed: int, runs: int, only: str = "") -> int:
-    """Print for each bug after how many interleavings it is found; return how many are not."""
-    missed, began = 0, time.monotonic()
-    for bug in BUGS:
-        if only not in bug.name:
-            continue
-        after, seen = found_after(bug, seed, runs)
-        missed += after is None
-        print(f"{bug.name}: {f'found after {after:,}: {seen}' if after else f'not found by {runs}'}", flush=True)
-    print(f"{len(BUGS)} bugs, {missed} not found by {runs:,} interleavings each; {time.monotonic() - began:.0f} s")
+def find_all(seed: int, runs: int, named: str = "") -> int:
+    """Print for each bug, or those with a text in their names, after how many interleavings it is found.
+
+    Returns how many are not.
+    """
+    began, chosen = time.monotonic(), [bug for bug in BUGS if named in bug.name]
+    missed = 0
+    with copied() as source:
+        for bug in chosen:
+            after, seen = found_after(bug, source, seed, runs)
+            missed += after is None
+            print(f"{bug.name}: {f'found after {after:,}: {seen}' if after else f'not found by {runs}'}", flush=True)
+    print(f"{len(chosen)} bugs, {missed} not found by {runs:,} interleavings each; {time.monotonic() - began:.0f} s")
     return missed

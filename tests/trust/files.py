@@ -19,10 +19,12 @@ from unittest import mock
 import fsspec
 from fsspec.spec import AbstractFileSystem
 
+from kartosql.engines.duckdb import runtime
 from kartosql.formats.kartothek import snapshot
 from kartosql.store import remote, store
 from kartosql.store.keys import Fetched, PreconditionFailed, Version
 from kartosql.write import commit, document, files, operation, recovery
+from trust.engines import Reused
 from trust.scheduler import Scheduler
 
 BEGIN = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -241,6 +243,7 @@ def simulated(scheduler: Scheduler, seed: object) -> Iterator[Place]:
             patch(module, "time", times)
         for module in (store, remote, files):
             patch(module, "ThreadPoolExecutor", _AtOnce)
+        patch(runtime, "Instance", Reused)
         patch(random, "uniform", chance.uniform)
         patch(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4))
         patch(remote, "writer_of", lambda names: SimWriter if "sim" in names else writer_of(names))

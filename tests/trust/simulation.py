@@ -5,6 +5,8 @@ A failure prints what it takes to see it again, and the least program that shows
 
 from __future__ import annotations
 
+import functools
+import io
 import itertools
 import traceback
 import warnings
@@ -15,13 +17,14 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import kartosql
 from kartosql import session_pool
-from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning
+from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, StoreError
 from kartosql.formats.kartothek import metadata
 from kartosql.store import Store
-from trust.files import simulated
+from trust.files import Object, simulated
 from trust.model import START_C, START_D, WRITES, Event, History
 from trust.scheduler import FATES, Crashed, Fault, Scheduler
 from writing import originals
@@ -33,6 +36,7 @@ CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
 DAY = 86_400.0
 GRACE = 7 * DAY
 MOST_DAYS = 9  # by which clocks jump, so that versions are kept
+FIRST = 1  # version of ``d``
 SHRINKS = 400  # runs to make a program shorter
 
 
@@ -49,13 +53,14 @@ class Program:
     faults: tuple[Fault, ...] = ()
     skews: tuple[float, ...] = ()
     shared: bool = False
+    plain: bool = False  # whether whole tables are read without SQL, which takes a tenth of the time
 
     def __str__(self) -> str:
         actors = "".join(f"\n        {ops!r}," for ops in self.actors)
         faults = "".join(f"\n        {fault!r}," for fault in self.faults)
         return (
             f"Program(\n    {self.seed!r},\n    ({actors}\n    ),\n    ({faults}\n    ),\n    {self.skews!r},\n"
-            f"    {self.shared!r},\n)"
+            f"    {self.shared!r},\n    {self.plain!r},\n)"
         )
 
 
@@ -65,11 +70,14 @@ class Program:
 class _Maker:
     def __init__(self, random: Random, only: Sequence[str]) -> None:
         self.random = random
+        # Statements that change single rows take longer than all else together: many programs go without.
+        self.is_swift = not only and random.random() < 0.6
         self._numbers = itertools.count(10)
         self.kinds: dict[str, list[str]] = {}
         for table, kinds in KINDS.items():
             # Of few kinds more of them meet.
-            some = random.sample(list(kinds), random.choice([2, 3, 4, 6, len(kinds)]))
+            known = [kind for kind in kinds if not (self.is_swift and kind in CHANGE_ROWS)]
+            some = random.sample(known, random.choice([2, 3, 4, 6, len(known)]))
             self.kinds[table] = [kind for kind in kinds if kind in only] if only else some
 
     def rows(self) -> tuple[Any, ...]:
@@ -101,7 +109,7 @@ class _Maker:
             rows = self.rows()
             return (name, tuple({(q, s): (q, s, n) for q, s, n in rows}.values()))
         if name in ("delete_d", "delete_c"):
-            return (name, self.where(parts=True))
+            return (name, ("q", self.random.choice(PARTS)) if self.is_swift else self.where(parts=True))
         if name == "update_d":
             where = self.where()
             return (name, where, self.random.choice([None, *TEXTS]) if where[0] == "s" else None)
@@ -134,6 +142,9 @@ KINDS: dict[str, dict[str, int]] = {
 }  # fmt: skip
 
 
+CHANGE_ROWS = ("update_d", "merge_d", "set_c")  # and DELETE where a condition is about single rows
+
+
 def program(seed: object, only: Sequence[str] = (), fates: Sequence[str] = ()) -> Program:
     """Return a program by chance; of some kinds of operations ``only``, and with some of the faults ``fates``."""
     random = Random(f"program {seed}")
@@ -151,7 +162,7 @@ def program(seed: object, only: Sequence[str] = (), fates: Sequence[str] = ()) -
         for fate in random.choices(fates or FATES, k=count)
     )
     skews = tuple(random.choice([0.0, 0.0, 5.0, -1200.0, 1200.0]) for _ in actors)
-    return Program(str(seed), actors, faults, skews, random.random() < 0.3)
+    return Program(str(seed), actors, faults, skews, random.random() < 0.3, maker.is_swift or random.random() < 0.5)
 
 
 # -- carrying them out ---------------------------------------------------------------------------------
@@ -176,6 +187,35 @@ def table_en(rows: Any) -> pa.Table:
 def condition(where: tuple[str, Any], text: str, number: str, part: str) -> str:
     kind, value = where
     return f"{number} % 1000 % 3 = {value}" if kind == "n" else f"{text if kind == 's' else part} = '{value}'"
+
+
+@functools.lru_cache(512)
+def _contents(data: bytes) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    table = pq.read_table(io.BytesIO(data))
+    return tuple(table.column_names), list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def plain_rows(con: kartosql.Connection, name: str, version: int | None = None) -> list[tuple[Any, ...]]:
+    """Return the rows of the dataset or the cube, read without an engine: of those of a cell the last one counts."""
+    found = []
+    for part in con.tables().find((name,), as_of=version).parts:
+        table: Any = part.table
+        rows: dict[Any, dict[str, Any]] = {}
+        for key, at in zip(table.files, table.partitions.part_of_file, strict=True):
+            values = dict(zip(table.partition_keys, (column[at] for column in table.partitions.columns), strict=True))
+            try:
+                data = con._session.store.read(key)
+            except KeyError as e:
+                raise StoreError(f"{key} is gone", code="missing-file") from e
+            names, listed = _contents(data)
+            for row in listed:
+                one = {**dict(zip(names, row, strict=True)), **values}
+                rows[(one["p"], one["x"]) if name == "c" else len(rows)] = one
+        found.append(rows)
+    if name == "d":
+        return [(row["q"], row["s"], row["n"]) for row in found[0].values()]
+    seed, en = found
+    return [(*cell, row["i"], row["v"], en.get(cell, {}).get("w")) for cell, row in seed.items()]
 
 
 @dataclass
@@ -254,8 +294,15 @@ class _Acts:
     def _sql(self, text: str) -> Any:
         return frozenset(self._rows(text))
 
-    def _rows(self, text: str) -> list[Any]:
-        rows = self.con.sql(text).rows()
+    def _all(self, table: str, version: int | None = None) -> Any:
+        """Return all rows of a table, as it is or as it was."""
+        columns = "q, s, n" if table == "d" else "p, x, i, v, w"
+        at = f" AT (VERSION => {version})" if version is not None else ""
+        return frozenset(self._rows(f"SELECT {columns} FROM {table}{at}", (table, version)))
+
+    def _rows(self, text: str, whole: tuple[str, int | None] | None = None) -> list[Any]:
+        is_plain = whole is not None and self.run.program.plain
+        rows = plain_rows(self.con, *whole) if whole is not None and is_plain else self.con.sql(text).rows()
         if len(rows) != len(set(rows)):
             raise Violation(f"{text}: rows occur twice: {sorted(rows, key=repr)}")
         return rows
@@ -301,22 +348,21 @@ class _Acts:
             self.run.scheduler._of_thread.actor = actor
 
     def read_d(self) -> Any:
-        return self._sql("SELECT q, s, n FROM d")
+        return self._all("d")
 
     def find_d(self, where: Any) -> Any:
         return self._sql(f"SELECT q, s, n FROM d WHERE {condition(where, 's', 'n', 'q')}")
 
     def old(self, table: str) -> None:
         for version in sorted(set(self.run.known))[-2:]:
-            rows = self._sql(f"SELECT q, s, n FROM d AT (VERSION => {version})")
-            self.run.versions.setdefault(version, []).append(rows)
+            self.run.versions.setdefault(version, []).append(self._all("d", version))
 
     def changes(self, table: str) -> None:
         known = sorted(set(self.run.known))
         if len(known) < 2:
             return
         first, last = known[-2:]
-        before, after = (Counter(self._rows(f"SELECT q, s, n FROM d AT (VERSION => {v})")) for v in (first, last))
+        before, after = (Counter(self._all("d", version)) for version in (first, last))
         self.run.versions.setdefault(first, []).append(frozenset(before))
         self.run.versions.setdefault(last, []).append(frozenset(after))
         for q, s, n, change in self.con.sql(f"SELECT q, s, n, _change FROM changes('d', {first}, {last})").rows():
@@ -346,7 +392,7 @@ class _Acts:
         self._foreign("c++en", table_en(en))
 
     def read_c(self) -> Any:
-        return self._sql("SELECT p, x, i, v, w FROM c")
+        return self._all("c")
 
     def find_c(self, where: Any) -> Any:
         return self._sql(f"SELECT p, x, i, v, w FROM c WHERE {condition(where, 'i', 'v', 'p')}")
@@ -375,22 +421,32 @@ class _Acts:
             self.run.scheduler.pause(seconds)
 
 
+@functools.cache
+def _begun(tables: str) -> dict[str, Object]:
+    """Return what a store holds before anybody acts."""
+    scheduler = Scheduler("begin")
+    with simulated(scheduler, "begin") as place, kartosql.connect("sim://begin/s", cache="off", threads=1) as con:
+        if "d" in tables:
+            report = con.create_dataset("d", table_d(START_D), partition_on=["q"], index_columns=["s"])
+            assert report["sequence"] == FIRST
+        if "c" in tables:
+            con.build_cube(CUBE, {"seed": table_seed(START_C[0]), "en": table_en(START_C[1])})
+    session_pool.clear()
+    return place.objects
+
+
 def run(made: Program) -> Run:
     """Carry out a program; raises Violation, and whatever else nobody expected."""
-    scheduler = Scheduler(made.seed, made.faults)
-    found = Run(made, scheduler)
-    with simulated(scheduler, made.seed), warnings.catch_warnings():
+    scheduler, tables = Scheduler(made.seed, made.faults), _tables(made)
+    found, begun = Run(made, scheduler), _begun(tables)
+    with simulated(scheduler, made.seed) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore", KartosqlWarning)
         metadata._newest.clear()
         session_pool.clear()
-        tables = _tables(made)
-        with found.connect("begin") as con:
-            if "d" in tables:
-                report = con.create_dataset("d", table_d(START_D), partition_on=["q"], index_columns=["s"])
-                found.known.append(report["sequence"])
-                found.versions[report["sequence"]] = []
-            if "c" in tables:
-                con.build_cube(CUBE, {"seed": table_seed(START_C[0]), "en": table_en(START_C[1])})
+        place.objects.update(begun)
+        if "d" in tables:
+            found.known.append(FIRST)
+            found.versions[FIRST] = []
         try:
             acts = [found.body(n, ops) for n, ops in enumerate(made.actors)]
             found.met = sum(actor.met for actor in scheduler.run(acts, list(made.skews)))
@@ -415,7 +471,10 @@ def _end(found: Run, tables: str) -> None:
         ):
             if table not in tables:
                 continue
-            for op in ((f"read_{table}",), (f"find_{table}", ("s", "s1")), more, (f"read_{table}",)):
+            # One of both looks before all is put right, the other one afterwards.
+            looks = [(f"read_{table}",), (f"find_{table}", ("s", "s1"))]
+            found.scheduler.random.shuffle(looks)
+            for op in (looks[0], more):
                 found.do(con, -1, op)
             for finding in con.check(table, full=True):
                 if finding.severity == "error" or finding.check in ("missing-file", "index"):
@@ -423,10 +482,8 @@ def _end(found: Run, tables: str) -> None:
             for days in (0, 8, 8):
                 found.scheduler.now += days * DAY
                 _ = con.cleanup_cube("c") if table == "c" else con.garbage_collect("d")
-            found.do(con, -1, (f"find_{table}", ("n", 1)))
-            found.do(con, -1, (f"read_{table}",))
-            if table == "d":
-                found.do(con, -1, ("old", "d"))
+            for op in (looks[1], ("old", "d"))[: 2 if table == "d" else 1]:
+                found.do(con, -1, op)
     for table in tables:
         start = START_D if table == "d" else START_C
         events = [e for e in found.events if e.name.endswith(f"_{table}")]
