@@ -116,15 +116,15 @@ def ask_scripts(given: Any, clock: Clock) -> int:
 
     paths = logictest.scripts(given.corpus)[given.part_of :: given.parts]
     found = logictest.check_all(paths, given.seed, given.queries, clock.until)
-    for text in found.failures[: given.failures]:
-        print(text)
     for code, text in found.examples.items():
         print(f"refused, {code}: {text}")
     refused = ", ".join(f"{n:,} {code}" for code, n in found.refused.items()) or "none"
     places = ", ".join(f"{n:,} {place}" for place, n in found.places.items())
+    unwritten = ", ".join(f"{n:,} {why}" for why, n in found.unwritten.items()) or "none"
     print(
-        f"sqllogictest: {found.scripts:,} scripts, tables as {places}: {found.alike:,} answers alike, "
-        f"{len(found.failures)} not; refused by both {found.refused_by_both:,}, by kartosql alone {refused}",
+        f"sqllogictest: {found.scripts:,} scripts, tables as {places}, not written {unwritten}: "
+        f"{found.alike:,} answers alike, {found.by_order:,} by the order of rows, {len(found.failures)} not; "
+        f"refused by both {found.refused_by_both:,}, by kartosql alone {refused}",
         flush=True,
     )
     return len(found.failures)

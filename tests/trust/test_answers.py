@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from unittest import mock
 
 import pytest
@@ -87,8 +88,55 @@ def test_queries_of_a_script_are_answered_as_by_duckdb(seed):
 
 
 def test_another_answer_is_told():
-    with mock.patch.object(logictest, "_rounded", side_effect=lambda row: object()):
+    numbers = itertools.count()
+    losing = mock.patch.object(logictest, "_rounded", side_effect=lambda row: next(numbers))
+    with losing, mock.patch.object(logictest, "_follows_from_order", return_value=False):
         assert logictest.check_script(SCRIPT, 0).failures
+
+
+def test_answers_that_follow_from_the_order_of_rows_are_told_apart():
+    script = "statement ok\nCREATE TABLE t AS SELECT range AS a FROM range(50)\n\nquery I\nSELECT a FROM t LIMIT 1"
+    numbers = itertools.count()
+    with mock.patch.object(logictest, "_rounded", side_effect=lambda row: next(numbers)):
+        found = logictest.check_script(script, 0)
+    assert (found.by_order, found.failures) == (1, [])
+
+
+def test_records_of_the_scripts_of_duckdb():
+    script = """\
+require parquet
+
+loop i 0 9
+
+foreach kind a b
+
+statement ok
+INSERT INTO t VALUES (${i}, '${kind}')
+
+endloop
+
+endloop
+
+mode skip
+
+query I
+SELECT 1
+
+mode unskip
+
+statement ok con1
+DELETE FROM t
+
+query I
+SELECT a FROM t
+----
+1
+"""
+    assert list(logictest.records(script)) == [
+        *(("statement", f"INSERT INTO t VALUES ({i}, '{kind}')") for i in range(3) for kind in "ab"),
+        ("query", "SELECT a FROM t"),
+    ]
+    assert not any(map(logictest.is_asked, ["DESCRIBE t", "SELECT random()", "SELECT * FROM duckdb_tables()"]))
 
 
 @pytest.mark.parametrize("seed", range(3))
