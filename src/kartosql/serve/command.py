@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import ipaddress
+import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 from kartosql.connection import connect
@@ -64,39 +68,71 @@ def serve(arguments: Sequence[str]) -> int:
             serve_stdio(Service(connection, None, log), sys.stdin, sys.stdout)
             return 0
         service = Service(connection, tokens, log)
-        if tokens is not None:
-            signal.signal(signal.SIGHUP, lambda *_: _read_again(service, given.token_file))
         certificates = None if given.tls_cert is None else (given.tls_cert, given.tls_key)
-        _serve(given.host, given.port, given.http_port, service, certificates)
+        ends = [signal.SIGTERM, signal.SIGINT]
+        signals = stack.enter_context(_signals(ends if tokens is None else [*ends, signal.SIGHUP]))
+        with _serving(given.host, given.port, given.http_port, service, certificates) as end:
+            while os.read(signals, 1)[0] == signal.SIGHUP:
+                _read_again(service, given.token_file)
+            end(signals, given.timeout)
     return 0
 
 
-def _serve(host: str, port: int, http_port: int, service: Service, certificates: tuple[str, str] | None) -> None:
+@contextlib.contextmanager
+def _signals(numbers: Sequence[int]) -> Iterator[int]:
+    """Yield a pipe from which the signals that come are read.
+
+    A handler of Python's runs in the main thread, and for a signal that comes while that thread is about to wait for a
+    lock, only when it has the lock.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    before_writer = signal.set_wakeup_fd(writer)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(before_writer)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+@contextlib.contextmanager
+def _serving(
+    host: str, port: int, http_port: int, service: Service, certificates: tuple[str, str] | None
+) -> Iterator[Callable[[int, float], None]]:
+    """Answer until the block ends; yields what ends it in order, by ``_end``."""
     from kartosql.serve.http import HttpServer
 
     sys.tracebacklimit = 0  # pyarrow shows clients the whole traceback of what is raised for them
-    end = threading.Event()
-    before = {number: signal.signal(number, lambda *_: end.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     shown = f"[{host}]" if ":" in host else host
     scheme, grpc = ("https", "grpc+tls") if certificates else ("http", "grpc")
     try:
         http = HttpServer((host, http_port), service, certificates)
     except OSError as e:
         raise UsageError(f"HTTP cannot listen on {host}:{http_port}: {e}") from None
-    try:
+    with http:
         flight = _flight(f"{grpc}://{shown}:{port}", service, certificates)
         print(f"flight {grpc}://{shown}:{flight.port}")
         threading.Thread(target=http.serve_forever, daemon=True).start()
         print(f"http {scheme}://{shown}:{http.server_address[1]}")
         print(f"mcp {scheme}://{shown}:{http.server_address[1]}/mcp")
         print("ready", flush=True)
-        end.wait()
-        http.shutdown()
-        threading.Thread(target=flight.shutdown, daemon=True).start()
-    finally:
-        http.server_close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        yield lambda signals, seconds: _end(http, flight, signals, seconds)
+
+
+def _end(http: Any, flight: Any, signals: int, seconds: float) -> None:
+    """Take nothing new, and answer what runs within some seconds, or until another signal comes."""
+    ending = [threading.Thread(target=server.shutdown, daemon=True) for server in (http, flight)]
+    for thread in ending:
+        thread.start()
+    end = time.monotonic() + seconds
+    while any(thread.is_alive() for thread in ending) or http.answering:
+        if time.monotonic() > end or select.select([signals], [], [], 0.02)[0]:
+            atexit.register(os._exit, 0)  # pyarrow would wait for ever at the exit for a client that reads nothing
+            return
 
 
 def _read_again(service: Service, path: str) -> None:

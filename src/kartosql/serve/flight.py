@@ -20,6 +20,7 @@ import pyarrow.flight as flight
 
 from kartosql.errors import KartosqlError, LimitError, StoreError, UsageError
 from kartosql.serve.service import Client, Refused, Service
+from kartosql.serve.unread import Unread
 
 PREFIX = "type.googleapis.com/arrow.flight.protocol.sql."
 MAX_PREPARED = 1_000
@@ -143,6 +144,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._prepared: OrderedDict[bytes, _Prepared] = OrderedDict()
         self._tickets: dict[bytes, threading.Event] = {}  # of what runs, set to stop it
         self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._unread = Unread()
+        threading.Thread(target=self._unread.watch, args=(self._ended,), daemon=True).start()
+
+    def shutdown(self) -> None:
+        """Take no more calls, and wait until those that run have ended."""
+        self._ended.set()
+        super().shutdown()
 
     # -- calls of Flight ----------------------------------------------------------------------------
 
@@ -172,7 +181,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                     found = self._service.query(*asked, lambda: is_cancelled.is_set() or context.is_cancelled()).arrow()
             else:
                 found = self._listing(client, name, fields)
-            return flight.RecordBatchStream(found)
+            return flight.GeneratorStream(found.schema, _told(self._unread.pieces(found, client)))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Bind the parameters of a prepared statement: the one row that is sent."""
@@ -368,17 +377,22 @@ def _sql_info(fields: Mapping[int, list[Any]]) -> pa.Table:
     return pa.table({"info_name": pa.array(numbers, _INFO), "value": values})
 
 
+def _told(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    with _translated():
+        yield from pieces
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
     """Make an error of ours one of Flight, with its code and hint as JSON in the detail."""
     try:
         yield
     except KartosqlError as e:
-        detail = json.dumps(e.to_dict()).encode()
+        detail, message = json.dumps(e.to_dict()).encode(), f"[{e.code}] {e}"
         if e.code == "timeout":
-            raise flight.FlightTimedOutError(str(e), detail) from None
+            raise flight.FlightTimedOutError(message, detail) from None
         if isinstance(e, Refused):
-            raise flight.FlightUnauthenticatedError(str(e), detail) from None
+            raise flight.FlightUnauthenticatedError(message, detail) from None
         if isinstance(e, LimitError | StoreError):
-            raise flight.FlightUnavailableError(str(e), detail) from None
-        raise pa.ArrowInvalid(f"[{e.code}] {e}") from None
+            raise flight.FlightUnavailableError(message, detail) from None
+        raise pa.ArrowInvalid(message) from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import ssl
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
@@ -17,7 +19,8 @@ from kartosql.serve import mcp
 from kartosql.serve.service import Client, Refused, Service, json_rows, parameters_of
 
 MAX_BODY = 8_000_000
-SLOW = 30.0  # seconds in which a client has to send the rest of a request, or take the answer
+SLOW = 30.0  # seconds in which a client has to send the rest of a request, or take a part of the answer ...
+CHUNK = 1_000_000  # ... of so many bytes
 ARROW = "application/vnd.apache.arrow.stream"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -42,10 +45,27 @@ class HttpServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], service: Service, certificates: tuple[str, str] | None = None) -> None:
         super().__init__(address, _Handler)
         self.service = service
+        self.answering: set[object] = set()  # the requests that are not answered to their end
+        self._is_ending = False
         if certificates is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificates)
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def shutdown(self) -> None:
+        """Take no more connections, and no more requests on those that there are."""
+        self._is_ending = True
+        super().shutdown()
+
+    @contextlib.contextmanager
+    def answers(self, request: Any) -> Iterator[None]:
+        """Count a request while it is answered."""
+        self.answering.add(request)
+        try:
+            yield
+        finally:
+            self.answering.discard(request)
+            request.close_connection = request.close_connection or self._is_ending
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away."""
@@ -59,10 +79,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: HttpServer
 
     def do_GET(self) -> None:
-        self._answer("GET")
+        with self.server.answers(self):
+            self._answer("GET")
 
     def do_POST(self) -> None:
-        self._answer("POST")
+        with self.server.answers(self):
+            self._answer("POST")
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
         """Say nothing, as the log of the service has the statements."""
@@ -152,7 +174,8 @@ class _Handler(BaseHTTPRequestHandler):
         if status == 401:
             self.send_header("WWW-Authenticate", "Bearer")
         self.end_headers()
-        self.wfile.write(content)
+        for at in range(0, len(content), CHUNK):  # each within the time
+            self.wfile.write(memoryview(content)[at : at + CHUNK])
 
 
 def _json(body: bytes) -> Any:
