@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,8 +20,6 @@ from codes import error_codes
 from kartosql import dbapi, errors
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError
-from kartosql.sql.parse import tokenize
-from kartosql.sql.statement_policy import check_caps
 
 TESTS = Path(__file__).resolve().parent
 ERRORS = (TESTS.parent / "docs" / "errors.md").read_text("utf-8")
@@ -203,6 +202,11 @@ def _java_that_fails(w: World) -> None:
         session._start("local[1]", None)
 
 
+def _capped(what: str, sql: str, w: World) -> None:
+    with kartosql.connect(str(w.folder), **{f"max_{what}": 1}) as con:  # type: ignore[call-overload]
+        con.sql(sql)
+
+
 def _class_alone(name: str) -> Callable[[World], object]:
     """Raise a class of errors whose own code no call uses, as every part of the library gives a nearer one."""
 
@@ -218,7 +222,15 @@ RAISED: dict[str, Callable[[World], object]] = {
     "several-statements": lambda w: w.sql("SELECT 1; SELECT 2"),
     "statement-too-long": lambda w: w.sql(f"SELECT '{'x' * 1_000_001}'"),
     "statement-too-deep": lambda w: w.sql(f"SELECT {'(' * 150}1{')' * 150}"),
-    "statement-too-complex": lambda w: check_caps(tokenize("(SELECT 1)" * 201), ""),
+    **{
+        f"too-many-{what}": partial(_capped, what, sql)
+        for what, sql in {
+            "columns": "SELECT x, y FROM c",
+            "conditions": "SELECT 1 FROM c WHERE x = 1 AND y = 2 OR x = 3",
+            "subqueries": "SELECT (SELECT 1) + (SELECT 2)",
+            "constants": "SELECT x FROM c WHERE x IN (1, 2)",
+        }.items()
+    },
     "not-supported": lambda w: w.sql("PRAGMA version"),
     "not-allowed": lambda w: w.sql("SET temp_directory = '/'"),
     "function-not-allowed": lambda w: w.sql("SELECT getenv('HOME')"),

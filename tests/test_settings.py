@@ -234,7 +234,8 @@ def test_limits_that_nobody_gave_are_those_of_the_machine():
 
 
 def test_each_setting_says_whether_it_narrows():
-    assert {s.name for s in SETTINGS.values() if s.narrows} == {"timeout", "max_bytes", "memory_limit", "threads"}
+    caps = {f"max_{what}" for what in ("bytes", "columns", "conditions", "subqueries", "constants", "nesting")}
+    assert {s.name for s in SETTINGS.values() if s.narrows} == {"timeout", "memory_limit", "threads"} | caps
     for setting in SETTINGS.values():
         if not setting.narrows:
             with pytest.raises(SqlError) as e:

@@ -98,19 +98,38 @@ def test_what_is_no_question_is_refused(con, sql, code):
 
 
 @pytest.mark.parametrize(
-    ("sql", "what"),
+    ("sql", "what", "most"),
     [
-        ("SELECT " + ", ".join(f"k AS a{i}" for i in range(5001)) + " FROM t", "5,000 columns"),
-        ("SELECT k FROM t WHERE " + " OR ".join(f"k = {i}" for i in range(10_002)), "10,000 conditions"),
-        ("SELECT " + "+".join(["(FROM t SELECT max(k))"] * 201), "200 subqueries"),
-        (f"SELECT k FROM t WHERE k IN ({','.join(map(str, range(100_001)))})", "100,000 constants"),
-        (f"SELECT list_contains([{','.join(map(str, range(100_001)))}], 1)", "100,000 constants"),
+        ("SELECT " + ", ".join(f"k AS a{i}" for i in range(5001)) + " FROM t", "columns", "5,000"),
+        ("SELECT k FROM t WHERE " + " OR ".join(f"k = {i}" for i in range(10_002)), "conditions", "10,000"),
+        ("SELECT " + "+".join(["(FROM t SELECT max(k))"] * 201), "subqueries", "200"),
+        (f"SELECT k FROM t WHERE k IN ({','.join(map(str, range(100_001)))})", "constants", "100,000"),
+        (f"SELECT list_contains([{','.join(map(str, range(100_001)))}], 1)", "constants", "100,000"),
     ],
     ids=lambda text: text[-20:],
 )
-def test_what_has_too_many_parts_is_refused_before_it_is_parsed(con, sql, what):
+def test_what_has_too_many_parts_is_refused_before_it_is_parsed(con, sql, what, most):
     error = _failure(con, sql)
-    assert (error.code, error.message) == ("statement-too-complex", f"The statement has more than {what}.")
+    assert error.code == f"too-many-{what}"
+    assert error.message == f"The statement has more {what} than {most}, the setting max_{what}."
+
+
+def test_the_owner_says_what_a_statement_may_have(store):
+    caps = {"max_columns": 2, "max_conditions": 1, "max_subqueries": 1, "max_constants": 3, "max_nesting": 2}
+    with kartosql.connect(store, untrusted=True, timeout=300, **caps) as con:
+        assert con.sql("SELECT k, v FROM t WHERE k IN (1, 2) AND v = ((2))").rows() == [(1, 2)]
+        for sql, code in {
+            "SELECT k, v, p FROM t": "too-many-columns",
+            "SELECT k FROM t WHERE k > 1 AND k < 5 OR k = 7": "too-many-conditions",
+            "SELECT k FROM t WHERE k IN (FROM few) AND v IN (FROM few)": "too-many-subqueries",
+            "SELECT k FROM t WHERE k IN (1, 2, 3, 4)": "too-many-constants",
+            "SELECT (((1)))": "statement-too-deep",
+            "EXPLAIN SELECT k, v, p FROM t": "too-many-columns",
+        }.items():
+            assert _failure(con, sql).code == code
+        with pytest.raises(KartosqlError) as caught:
+            con.explain("SELECT k, v, p FROM t")
+        assert caught.value.code == "too-many-columns"
 
 
 def test_as_many_parts_as_the_caps_allow_are_answered(con):

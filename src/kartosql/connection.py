@@ -19,6 +19,7 @@ from kartosql.result import Query
 from kartosql.session import Repartition, Request, Session
 from kartosql.settings import Settings
 from kartosql.sql import Inspect, Select, Statement
+from kartosql.sql.parse import check_size
 from kartosql.sql.write_statements import Named
 from kartosql.stopping import translates_errors
 from kartosql.store import Store
@@ -237,6 +238,7 @@ class Connection:
     def _request(self, text: str, parameters: Parameters, engine: str | None) -> tuple[Request, Statement]:
         self._session.check_open()
         started = time.perf_counter()
+        check_size(text, self._session.settings)
         statement = self._session.parse(text)
         if isinstance(parameters, list | tuple | Mapping):
             from kartosql.conditions import plain

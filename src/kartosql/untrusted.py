@@ -15,7 +15,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -30,11 +29,13 @@ from kartosql.store import Store
 
 TIMEOUT = 30.0  # seconds, where none is given
 MEMORY = 1_000_000_000
+CAPS = {"max_columns": 5_000, "max_conditions": 10_000, "max_subqueries": 200, "max_constants": 100_000}
 MIN_MEMORY = 250_000_000  # an idle worker takes half of that
 MAX_STATEMENT = 64_000_000  # bytes of a statement with its parameters
 MAX_HEADER = 16_000_000
 START_SECONDS = 60.0
 OVERTIME = 0.5  # after which a worker that does not stop by itself is ended
+_NEVER = 2**62  # bytes
 TICK = 0.01  # between two looks at the memory of a worker
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 Cancelled = Callable[[], bool]  # whether who asked wants no answer any more
@@ -77,7 +78,7 @@ class Limits:
     """What a statement may take: seconds, bytes of memory, bytes of files that it selects."""
 
     def __init__(self, timeout: Any = None, memory_limit: Any = None, **settings: Any) -> None:
-        given = {"timeout": timeout or TIMEOUT, "memory_limit": memory_limit or MEMORY, **settings}
+        given = {**CAPS, "timeout": timeout or TIMEOUT, "memory_limit": memory_limit or MEMORY, **settings}
         values = Settings({"engine": "duckdb", **given})
         self.seconds, self.memory = float(values["timeout"]), int(values["memory_limit"])
         if not MIN_MEMORY <= self.memory <= machine_memory():
@@ -87,7 +88,8 @@ class Limits:
                 hint=f"Give between {MIN_MEMORY:,} bytes and what the machine has.",
             )
         # The engine has half of it and gives up first; rows, text and what the planner holds take the rest.
-        self.settings = {**given, "memory_limit": self.memory // 2, "cache": "off", "keep_answers": False}
+        kept = {"cache": "off", "keep_answers": False, "spark_threshold": _NEVER}
+        self.settings = {**given, **kept, "memory_limit": self.memory // 2}
 
 
 class Worker:
@@ -219,7 +221,8 @@ def _never() -> bool:
 def memory_of(process: int | str) -> tuple[int, int]:
     """Return the address space and the memory of a process, 0 of one that has ended and where there is no /proc."""
     try:
-        space, resident = Path(f"/proc/{process}/statm").read_text("ascii").split()[:2]
+        with open(f"/proc/{process}/statm", "rb") as file:
+            space, resident = file.read().split()[:2]
     except (OSError, ValueError):
         return 0, 0
     return int(space) * _PAGE, int(resident) * _PAGE
@@ -228,7 +231,7 @@ def memory_of(process: int | str) -> tuple[int, int]:
 def _spilled(folder: str) -> int:
     """Return the bytes of the files in a folder, 0 of one that goes away meanwhile."""
     try:
-        return sum(path.stat().st_size for path in Path(folder).rglob("*"))
+        return sum(os.lstat(os.path.join(at, name)).st_size for at, _, names in os.walk(folder) for name in names)
     except OSError:
         return 0
 
@@ -387,7 +390,9 @@ def connect_untrusted(
         raise UsageError("Untrusted SQL runs on DuckDB.", code="not-allowed")
     limits = Limits(**settings)
     store = Store(url, storage_options)  # what is wrong with it is said here, not by the first statement
-    connection = {"url": store.url, "storage_options": storage_options, "engine": "duckdb"}
+    # Few small files of a local store are read without an engine, where none is asked for; Spark is never chosen.
+    engine = "auto" if store.is_local else "duckdb"
+    connection = {"url": store.url, "storage_options": storage_options, "engine": engine}
     return UntrustedConnection(connection, limits, workers)
 
 

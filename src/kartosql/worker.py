@@ -29,13 +29,10 @@ from kartosql.forking import LOOK, make
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request
-from kartosql.sql.parse import tokenize
-from kartosql.sql.statement_policy import check_caps
 from kartosql.sql.statements import Attach, Describe, Detach, Reset, Select, Set, Show, Statement, Verify, Write
 from kartosql.statements import run
 from kartosql.untrusted import memory_of
 
-_SHORT = 1_000  # characters, in which nothing can be that many
 SLACK = 400_000_000  # bytes of address space for stacks and libraries that are loaded later
 
 
@@ -115,9 +112,8 @@ def _answer(to: BinaryIO, header: Mapping[str, Any], data: pa.Buffer | None) -> 
 
 def _run(connection: Connection, request: Mapping[str, Any], limit: int) -> tuple[dict[str, Any], pa.Buffer | None]:
     text, parameters = request["sql"], request["parameters"]
-    if len(text) > _SHORT:
-        check_caps(tokenize(text), text)
-    statement = connection._session.parse(text)
+    connection.settings = settings = request["settings"].copy()
+    _, statement = connection._request(text, parameters, None)
     if isinstance(statement, Write | Set | Reset | Attach | Detach):
         raise SqlError(
             f"{statement.text.split(maxsplit=1)[0].upper()} is not allowed here.",
@@ -128,7 +124,6 @@ def _run(connection: Connection, request: Mapping[str, Any], limit: int) -> tupl
     tables = request.get("tables")
     if tables is not None:
         _check_tables(connection, statement, parameters, tables)
-    connection.settings = settings = request["settings"].copy()
     for name, value in request.get("limits", {}).items():
         if settings[name] is None or value < settings[name]:
             settings.narrow(name, value)

@@ -6,7 +6,9 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import SqlError, closest
+from kartosql.settings import Settings
 from kartosql.sql.cursor import QUERY_WORDS, SHOW_WORDS, WRITE_WORDS, TokenCursor
+from kartosql.sql.statement_policy import caps_on, check_caps
 from kartosql.sql.statements import Describe, Reset, Select, Set, Show, Statement
 from kartosql.sql.tree import CONSTANTS, cleaned, edited, parts_of, tokens_of
 from kartosql.text.escape import is_unicode
@@ -50,6 +52,12 @@ def tokenize(text: str) -> list[Token]:
         return tokens_of(text, parts)
     except TokenError as e:
         raise _unreadable(text, e) from None
+
+
+def check_size(text: str, settings: Settings) -> None:
+    """Raise ``too-many-columns`` and its like, or ``statement-too-deep``, for what settings cap."""
+    if isinstance(text, str) and (caps := caps_on(text, settings)):
+        check_caps(tokenize(text), text, caps)
 
 
 def split_statements(text: str) -> list[str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
+from kartosql.settings import Settings
 from kartosql.sql.statements import Name
 from kartosql.sql.tree import CONSTANTS, span_of
 
@@ -21,7 +23,14 @@ MAX_CHAIN = 250  # operators of which each makes the tree deeper; DuckDB ends at
 MAX_SET_OPERATIONS = 1_000  # 5,000 take DuckDB 4 s, 20,000 minutes, whatever the timeout
 MAX_EXPANSION = 1_000  # 13 common table expressions that each name the one before twice take DuckDB 4 s, 22 hours
 
-CAPS = {"columns": 5_000, "conditions": 10_000, "subqueries": 200, "constants": 100_000}  # of strangers
+# What settings max_... cap: characters that one of it takes at least, and the error.
+_CAPPED = {
+    "columns": (2, partial(SqlError, code="too-many-columns")),
+    "conditions": (3, partial(SqlError, code="too-many-conditions")),
+    "subqueries": (6, partial(SqlError, code="too-many-subqueries")),
+    "constants": (2, partial(SqlError, code="too-many-constants")),
+    "nesting": (2, partial(SqlError, code="statement-too-deep")),
+}
 
 
 def words(*texts: str) -> frozenset[str]:
@@ -77,9 +86,15 @@ def check_tokens(tokens: Sequence[Token], text: str) -> None:
             raise refused_function(token.text, (token.start, token.end + 1), text)
 
 
-def check_caps(tokens: Sequence[Token], text: str) -> None:
-    """Raise ``statement-too-complex`` for more columns, conditions, subqueries or constants than CAPS allows."""
-    counts = dict.fromkeys(CAPS, 0)
+def caps_on(text: str, settings: Settings) -> dict[str, int]:
+    """Return the settings that cap a text which is long enough to hold more, by what they cap."""
+    found = {name: settings[f"max_{name}"] for name in _CAPPED}
+    return {name: most for name, most in found.items() if most is not None and len(text) >= most * _CAPPED[name][0]}
+
+
+def check_caps(tokens: Sequence[Token], text: str, caps: Mapping[str, int]) -> None:
+    """Raise ``too-many-columns``, -conditions, -subqueries or -constants, or ``statement-too-deep``."""
+    counts = dict.fromkeys(_CAPPED, 0)
     lists = [False]  # whether the columns of a SELECT stand at this place of each open bracket
     for before, token in zip([None, *tokens], tokens, strict=False):
         kind = token.token_type
@@ -94,10 +109,11 @@ def check_caps(tokens: Sequence[Token], text: str) -> None:
         counts["conditions"] += kind.name in ("AND", "OR")
         counts["subqueries"] += inside and kind.name in ("SELECT", "FROM", "WITH", "VALUES")
         counts["constants"] += token.text.count(",") + 1 if kind == CONSTANTS else kind in _NO_NAMES
-        if what := next((name for name, most in CAPS.items() if counts[name] > most), None):
-            raise SqlError(
-                f"The statement has more than {CAPS[what]:,} {what}.",
-                code="statement-too-complex",
+        counts["nesting"] = len(lists) - 1
+        if what := next((name for name, most in caps.items() if counts[name] > most), None):
+            told = "deeper brackets and CASE than" if what == "nesting" else f"more {what} than"
+            raise _CAPPED[what][1](
+                f"The statement has {told} {caps[what]:,}, the setting max_{what}.",
                 hint="Ask in several statements, or hand long lists over as a list parameter.",
                 span=(token.start, token.end + 1),
                 sql=text,
