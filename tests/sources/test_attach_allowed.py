@@ -203,5 +203,5 @@ def test_the_hints_name_the_types_that_there_are():
     from kartosql.sources import SOURCES
     from kartosql.sql.attach_parse import FORM, TYPES
 
-    assert tuple(SOURCES) == TYPES
+    assert list(SOURCES) == list(TYPES)
     assert f"(TYPE {' | '.join(SOURCES)}, " in FORM

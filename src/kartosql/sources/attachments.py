@@ -11,6 +11,7 @@ from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError, did_you_mean, quoted, text_of
 from kartosql.formats.odf import times
 from kartosql.settings import Settings
+from kartosql.sql.attach_parse import TYPES
 from kartosql.store import Mounts, Store
 from kartosql.store.urls import is_below, is_local_url
 from kartosql.tables.names import Attached, Name
@@ -24,11 +25,9 @@ class AttachOptions:
         self._name = name
         self._type = type_
         self._given = {str(k).lower(): v for k, v in given.items() if str(k).lower() != "type"}
-        self._known: list[str] = []
 
     def take(self, option: str, default: Any = None) -> Any:
         """Return the value of an option."""
-        self._known.append(option)
         return self._given.pop(option, default)
 
     def truth(self, option: str) -> bool:
@@ -73,7 +72,7 @@ class AttachOptions:
     def check_all_taken(self) -> None:
         """Raise ``invalid-option`` for options that the type does not have."""
         for option in self._given:
-            known = sorted(map(str.upper, self._known))
+            known = sorted(map(str.upper, TYPES[self._type]))
             hint = did_you_mean(option, known, f"Options: {', '.join(known) or 'none'}.")
             raise UsageError(f"There is no option {option!r} for TYPE {self._type}.", code="invalid-option", hint=hint)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, common_type
+from kartosql.engines.duckdb.texts import MOMENT, VERSION, Sniffer, common_type
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.partition_table import Variant
@@ -21,6 +21,7 @@ from kartosql.formats.xskipper.naming import spelled
 from kartosql.sources.attachments import AttachOptions
 from kartosql.sources.folder import Folder
 from kartosql.sources.folder_table import FolderTable
+from kartosql.sql.attach_parse import CSV_ALIASES, CSV_OPTIONS
 from kartosql.store import Fetched
 from kartosql.store.listing import ListedFile
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from kartosql.formats.xskipper.refreshing import Sources
 
 _T = TypeVar("_T")
-_ALIASES = {"delimiter": "delim", "sep": "delim", "null": "nullstr", "nullvalue": "nullstr", "charset": "encoding"}
 _KINDS = (
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.opaque(pa.decimal128(38), "HUGEINT", "CSV")),
     *(pa.opaque(pa.binary(), "BIGNUM", "CSV"), pa.uint64(), pa.float32(), pa.float64(), pa.date32(), pa.time64("us")),
@@ -57,10 +57,10 @@ class CsvFolder(Folder):
 
     def _begin(self, options: AttachOptions) -> None:
         self._options: dict[str, Any] = {}
-        for name in sorted(OPTIONS | set(_ALIASES)):
+        for name in sorted({*CSV_OPTIONS, *CSV_ALIASES}):
             value = options.take(name)
             if value is not None:
-                self._options[_ALIASES.get(name, name)] = value
+                self._options[CSV_ALIASES.get(name, name)] = value
         self._types = _given_types(options)
         self.reading = json.dumps([VERSION, self._options, self._types], sort_keys=True, default=str)
         self._known: dict[tuple[str, object], _Sniffed] = {}

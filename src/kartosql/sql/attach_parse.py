@@ -10,7 +10,21 @@ from kartosql.errors import Span
 from kartosql.sql.cursor import TokenCursor
 from kartosql.sql.statements import Attach, Detach
 
-TYPES = ("parquet", "csv", "odf", "delta", "iceberg", "kartothek")  # of sources
+_FOLDER = ("hive_partitioning", "hive_types_autocast", "metadata", "metadata_type", "metadata_keys")
+CSV_OPTIONS = (  # of DuckDB's reader
+    *("delim", "quote", "escape", "header", "skip", "nullstr", "dateformat", "timestampformat", "comment"),
+    *("decimal_separator", "thousands", "sample_size", "all_varchar", "null_padding", "strict_mode", "encoding"),
+)
+CSV_ALIASES = {"delimiter": "delim", "sep": "delim", "null": "nullstr", "nullvalue": "nullstr", "charset": "encoding"}
+# Options by the type of a source.
+TYPES: dict[str, tuple[str, ...]] = {
+    "parquet": _FOLDER,
+    "csv": (*CSV_OPTIONS, "types", *_FOLDER),
+    "odf": ("as_of", "check_hashes"),
+    "delta": ("version", "as_of", "metadata", "clone_of"),
+    "iceberg": ("snapshot", "as_of", "table", "catalog", "data", "metadata"),
+    "kartothek": (),
+}
 FORM = f"ATTACH 'folder or URL' AS name (TYPE {' | '.join(TYPES)}, option value, ...)"
 MAX_DEPTH = 4  # of lists and maps in the value of an option
 

@@ -11,12 +11,19 @@ if TYPE_CHECKING:
     from kartosql.sql.cursor import TokenCursor
 
 MAX_COVERAGE_COLUMNS = 2
+# What may stand in brackets: words, and formats.
+OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "EXPLAIN": (("ANALYZE", "COST"), FORMATS),
+    "ADVISE": ((), FORMATS),
+    "VERIFY": (("DUCKDB",), FORMATS),
+    "COVERAGE": ((), (*FORMATS, "SVG")),
+}
 
 
 def explain(cursor: TokenCursor) -> Explain:
     """Parse the rest of EXPLAIN: ANALYZE, COST or WHY 'file', options in brackets, and the query."""
     kind, file = _kind(cursor)
-    kinds, format_ = _options(cursor, ("ANALYZE", "COST"))
+    kinds, format_ = _options(cursor, "EXPLAIN")
     kinds |= {kind} if kind else set()
     if len(kinds) > 1:
         raise cursor.fail(f"EXPLAIN is one of {' and '.join(sorted(kinds))}, not both.")
@@ -26,7 +33,7 @@ def explain(cursor: TokenCursor) -> Explain:
 
 def advise(cursor: TokenCursor) -> Advise:
     """Parse the rest of ADVISE."""
-    _, format_ = _options(cursor, ())
+    _, format_ = _options(cursor, "ADVISE")
     return Advise(cursor.text, _query(cursor, "ADVISE"), format_)
 
 
@@ -40,13 +47,13 @@ def verify(cursor: TokenCursor) -> Verify | VerifyData:
         if not (is_erased and cursor.word() == "WHERE"):
             cursor.end()
         return VerifyData(cursor.text, target, span, cursor.text[cursor.token.start :] if cursor.token else "")
-    flags, format_ = _options(cursor, ("DUCKDB",))
+    flags, format_ = _options(cursor, "VERIFY")
     return Verify(cursor.text, _query(cursor, "VERIFY"), format_, "duckdb" if flags else None)
 
 
 def coverage(cursor: TokenCursor) -> ShowCoverage:
     """Parse the rest of SHOW COVERAGE: options, OF and a table, BY and columns."""
-    _, format_ = _options(cursor, (), (*FORMATS, "SVG"))
+    _, format_ = _options(cursor, "COVERAGE")
     if not cursor.take("OF", "FROM", "IN"):
         raise cursor.fail("SHOW COVERAGE needs OF and a cube.", "SHOW COVERAGE OF cube BY column, column")
     target, span = cursor.name()
@@ -67,8 +74,9 @@ def _kind(cursor: TokenCursor) -> tuple[str | None, str | None]:
     return "WHY", cursor.string("EXPLAIN WHY needs a file in quotes.", "EXPLAIN WHY 'key or end of a key' SELECT ...")
 
 
-def _options(cursor: TokenCursor, flags: tuple[str, ...], formats: tuple[str, ...] = FORMATS) -> tuple[set[str], str]:
+def _options(cursor: TokenCursor, kind: str) -> tuple[set[str], str]:
     """Read options in brackets, if that is what the brackets hold; returns the flags and the format."""
+    flags, formats = OPTIONS[kind]
     found: set[str] = set()
     format_ = "text"
     following = cursor.tokens[cursor.at + 1].text.upper() if cursor.at + 1 < len(cursor.tokens) else ""

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import re
 import shutil
 import time
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pytest
 
+from kartosql import sources
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.complete import FUNCTIONS, Candidate, candidates
 from kartosql.cli.repl.known import load
@@ -14,7 +17,9 @@ from kartosql.cli.repl.options import OPTIONS
 from kartosql.connection import connect
 from kartosql.errors import KartosqlError
 from kartosql.settings import SETTINGS
+from kartosql.sql.attach_parse import CSV_OPTIONS, FORM, TYPES
 from kartosql.sql.statement_policy import is_refused
+from kartosql.sql.write_statements import FORMS
 from kartosql.store import Store
 from written import write_dataset
 
@@ -78,6 +83,47 @@ def texts(found: list[Candidate]) -> list[str]:
         ("select sum(amount) as total from sales group by product having tot|", ["total"]),
         ("select * from (select product from sales) d where d.product = '|", ["'apple'"]),
         ("select sum(amount) over (|", ["PARTITION BY", "ORDER BY"]),
+        ("create cube c |", ["DIMENSIONS"]),
+        ("create cube c dimensions (a, b) |", ["PARTITION BY"]),
+        ("create cube c dimensions (a) partition by (p) |", ["SEED", "INDEX", "SUPPRESS INDEX ON", "METADATA", "AS"]),
+        ("create or replace cube c dimensions (a) partition by (p) index (i) sup|", ["suppress index on"]),
+        ("create cube c dimensions (a) partition by (p) suppress |", ["INDEX ON"]),
+        ("create dataset d |", ["PARTITION BY", "INDEX", "AS"]),
+        ("create dataset d index (a) |", ["PARTITION BY", "AS"]),
+        ("create skipping |", ["INDEX ON"]),
+        ("create skipping index on |", ["sales", "sales.seed", "sales.weather", "shops"]),
+        ("create skipping index on sales.seed (|", ["MINMAX(", "VALUELIST(", "BLOOMFILTER("]),
+        ("create skipping index on sales.seed (minmax(amount), blo|", ["bloomfilter("]),
+        ("create skipping index on sales.seed (bloomfilter(shop) |", ["WITH"]),
+        ("alter dataset shops |", ["ADD COLUMN", "SET METADATA"]),
+        ("alter cube sales |", ["ADD DATASET"]),
+        ("copy cube sales |", ["DATASETS", "TO"]),
+        ("copy cube sales datasets (seed) |", ["TO"]),
+        ("copy cube sales to 'x' |", ["AS"]),
+        ("restore shops |", ["TO VERSION", "TO TIMESTAMP"]),
+        ("restore shops to |", ["VERSION", "TIMESTAMP"]),
+        ("publish shops |", ["TO"]),
+        ("publish shops to 'x' |", ["(TYPE"]),
+        ("publish shops to 'x' (type |", ["delta", "iceberg"]),
+        ("publish shops to 'x' (type delta, |", ["FOLLOW"]),
+        ("cleanup shops |", ["DRY RUN"]),
+        ("check shops |", ["FULL", "REPAIR"]),
+        ("check shops full |", ["REPAIR"]),
+        ("record schema for |", ["sales", "sales.seed", "sales.weather", "shops"]),
+        ("export (select 1 as a) |", ["TO"]),
+        ("export (select 1 as a) to 'x' |", ["(TYPE"]),
+        ("export (select 1 as a) to 'x' (type |", ["odf"]),
+        ("export (select 1 as a) to 'x' (type odf, |", ["PRIMARY_KEY", "EVENT_TIME"]),
+        ("export (select amo| from sales) to 'x'", ["amount"]),
+        ("attach 'x' |", ["AS"]),
+        ("attach 'x' as x |", ["(TYPE"]),
+        ("attach 'x' as x (type |", ["parquet", "csv", "odf", "delta", "iceberg", "kartothek"]),
+        ("attach 'x' as x (type delta, |", ["VERSION", "AS_OF", "METADATA", "CLONE_OF"]),
+        ("attach 'x' as x (type csv, de|", ["delim", "decimal_separator"]),
+        ("explain (|", ["ANALYZE", "COST", "FORMAT"]),
+        ("explain (cost, format |", ["TEXT", "TABLE", "JSON", "HTML"]),
+        ("show coverage (format s|", ["svg"]),
+        ("create dataset d as select amo| from sales", ["amount"]),
         ("select sum(amount) over (order by day rows |) from sales", ["BETWEEN"]),
         ("select sum(amount) over (order by day rows between unbounded |) from sales", ["PRECEDING", "FOLLOWING"]),
         ("select sum(amount) over (partition by pro|) from sales", ["product"]),
@@ -87,6 +133,23 @@ def texts(found: list[Candidate]) -> list[str]:
 )
 def test_what_fits_comes_first(at, text, first):
     assert texts(at(text))[: len(first)] == first
+
+
+@pytest.mark.parametrize("form", [*FORMS.values(), FORM, "EXPLAIN (COST, FORMAT JSON) SELECT 1"])
+def test_a_form_is_completed_from_each_of_its_beginnings_without_failing(at, form):
+    plain = form.replace("[", "").replace("]", "")
+    for end in range(len(plain) + 1):
+        at(f"{plain[:end]}|")
+        at(f"{plain[:end]} |")
+
+
+def test_options_that_sources_take_are_those_that_are_completed_and_named_in_hints():
+    text = "".join(path.read_text("utf-8") for path in Path(sources.__file__).parent.glob("*.py"))
+    taken = set(re.findall(r"""options\.(?:take|text|truth|moment|version)\("(\w+)\"""", text))
+    listed = {option for options in TYPES.values() for option in options}
+    assert taken <= listed
+    assert listed - taken == {*CSV_OPTIONS, "as_of", "catalog", "table", "data"} - taken
+    assert set(TYPES) == set(sources.SOURCES)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kartosql.cli.config import profile_names
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.commands import examples, saved
+from kartosql.cli.repl.forms import following
 from kartosql.cli.repl.known import EMPTY, NOTHING, Known, KnownColumn, KnownTable, Subquery
 from kartosql.cli.repl.options import OPTIONS
 from kartosql.errors import UsageError
@@ -37,8 +38,9 @@ AFTER: dict[str, tuple[str, ...]] = {
     "EXPLAIN": ("SELECT", "ANALYZE", "COST", "WHY", "WITH", "FROM"),
     "COVERAGE": ("OF",),
     **dict.fromkeys(("ADVISE", "VERIFY"), ("SELECT", "WITH", "FROM")),
-    "CREATE": ("CUBE", "DATASET", "INDEX ON", "OR REPLACE"),
-    "DROP": ("CUBE", "DATASET", "INDEX ON"),
+    "CREATE": ("CUBE", "DATASET", "VIEW", "INDEX ON", "SKIPPING INDEX ON", "OR REPLACE"),
+    "DROP": ("CUBE", "DATASET", "VIEW", "INDEX ON", "SKIPPING INDEX ON"),
+    "REFRESH": ("SKIPPING INDEX ON",),
     **dict.fromkeys(("ALTER", "COPY"), ("CUBE", "DATASET")),
     "RECORD": ("SCHEMA FOR",),
     "EXPORT": ("SCHEMA HISTORY OF",),
@@ -363,13 +365,16 @@ class _Completion:
             if where.first == "DESCRIBE":
                 yield from self._words(("SELECT",), "keyword")
         elif (where.first in ("CREATE", "DROP") and last == "ON" and where.word(2) == "INDEX") or (
-            where.first in ("DROP", "ALTER", "COPY") and last in ("CUBE", "DATASET")
+            (where.first in ("DROP", "ALTER", "COPY") and last in ("CUBE", "DATASET"))
+            or (where.first == "RECORD" and last == "FOR")
         ):
             yield from self._tables()
         elif where.first == "ATTACH" and last == "TYPE":
             yield from self._beginning(TYPES, "type")
         elif where.is_in_window and last in _WINDOW:
             yield from self._words(_WINDOW[last], "keyword")
+        elif found := list(following(where.before)):
+            yield from self._words(found, "keyword")
         elif last in AFTER:
             yield from self._words(AFTER[last], "keyword")
         elif last == "ON" and where.clause == "ON" and len(where.scope) > 1:

@@ -12,17 +12,11 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.engines.duckdb.types import literal, quote
 from kartosql.errors import FormatError, KartosqlError, reraise
+from kartosql.sql.attach_parse import CSV_OPTIONS
 
 VERSION = duckdb.__version__
 _INTEGERS = ("BIGINT", "HUGEINT", "BIGNUM")  # as the sniffer finds them, each holding those before
 MOMENT = pa.timestamp("us", "UTC")
-# Options of ATTACH that DuckDB's sniffer and reader take, in the spelling of read_csv.
-OPTIONS = frozenset(
-    (
-        *("delim", "quote", "escape", "header", "skip", "nullstr", "dateformat", "timestampformat", "comment"),
-        *("decimal_separator", "thousands", "sample_size", "all_varchar", "null_padding", "strict_mode", "encoding"),
-    )
-)
 
 
 def csv_reader(files: str, reading: Mapping[str, Any], columns: Mapping[str, str] | None = None) -> str:
@@ -61,7 +55,7 @@ class Sniffer:
 
         Raises ``corrupt-file`` for what DuckDB cannot read as CSV, ``invalid-option`` for options it does not take.
         """
-        given = {k: v for k, v in options.items() if k in OPTIONS}
+        given = {k: v for k, v in options.items() if k in CSV_OPTIONS}
         listed = "".join(f", {name} = {_literal(value)}" for name, value in given.items())
         with self._errors(path):
             found = self._connection.sql(f"FROM sniff_csv({literal(path)}{listed})")
