@@ -1,13 +1,15 @@
 """Figures of the Spark engine: views over many files, scans through them, and point queries by index.
 
-    python -m tests.benchmarks.spark --data FOLDER [--scale 1] [--runs 7] [--no-scans]
+    python -m tests.benchmarks.spark --data FOLDER [--scale 1] [--runs 7] [--no-scans] [--connect]
 
 takes the data of ``tests.benchmarks.scan`` and prints a table; it ends with exit code 1 if a figure is missed.
+``--connect`` measures a session of Spark Connect, whose server is in the JVM of the local one, and counts its calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import os
 import resource
 import statistics
@@ -87,12 +89,80 @@ def compared(
     )
 
 
+def connected(spark: Any) -> tuple[Any, collections.Counter[str]]:
+    """Return a session of Spark Connect with a server in the JVM of a classic one, and its calls, as they are made."""
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.session import SparkSession
+
+    calls: collections.Counter[str] = collections.Counter()
+
+    class Counting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
+        def intercept_unary_unary(self, proceed: Any, details: Any, request: Any) -> Any:
+            calls[str(details.method).rpartition("/")[2]] += 1
+            return proceed(details, request)
+
+        intercept_unary_stream = intercept_unary_unary
+
+    context = spark._jsc.sc()
+    context.conf().set("spark.connect.grpc.binding.address", "127.0.0.1").set("spark.connect.grpc.binding.port", "0")
+    server = getattr(getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+    server.start(context)
+    builder = DefaultChannelBuilder(f"sc://127.0.0.1:{server.localPort()}")
+    builder.add_interceptor(Counting())
+    return SparkSession.builder.channelBuilder(builder).create(), calls
+
+
+def over_connect(classic: Any, data: Data, runs: int, *, scans: bool, told: Callable[..., None]) -> None:
+    """Compare what Spark Connect reads through us with what it reads from the folder by itself."""
+    spark, calls = connected(classic)
+    views = kartosql.spark.register(spark, data.root, [TABLE])
+    spark.read.parquet(f"{data.root}/{TABLE}/table").createOrReplaceTempView("own")
+    for name, text in SCANS.items() if scans else ():
+        ours, own, ratio, cpu = compared(
+            classic,
+            lambda text=text: spark.sql(text.format(TABLE)).collect(),  # type: ignore[misc]
+            lambda text=text: spark.sql(text.format("own")).collect(),  # type: ignore[misc]
+            runs,
+        )
+        found = f"{ours:.2f} s to {own:.2f} s: {ratio:.2f} x, of CPU {cpu:.2f} x"
+        told(f"Connect: full scan, {name}", found, "1.20 x", ratio <= 1.20)
+    views.close()
+    with kartosql.connect(data.root) as con:
+        key = key_of(con)
+        point = f"SELECT * FROM {TABLE} WHERE l_orderkey = {key}"
+
+        def folder() -> Any:
+            return spark.read.parquet(f"{data.root}/{TABLE}/table").where(f"l_orderkey = {key}").collect()
+
+        def asked() -> Any:
+            return kartosql.spark.sql(spark, con, point).collect()
+
+        assert len(asked()) == len(folder()) > 0
+        ours, own, ratio, cpu = compared(classic, asked, folder, max(3, runs // 2))
+        found = f"{ours:.2f} s to {own:.2f} s: 1/{1 / ratio:.0f} x, of CPU 1/{1 / cpu:.0f} x"
+        told("Connect: point query by index, with an open connection", found, "1/15 x", ratio <= 1 / 15)
+        for name, action in (("ours", asked), ("of the folder", folder)):
+            calls.clear()
+            action()
+            print(f"| calls of a point query, {name} | {dict(calls)} | |", flush=True)
+    spark.stop()
+
+
+def key_of(con: kartosql.Connection) -> int:
+    """Return a value of the indexed column that few files have."""
+    first = f"(SELECT min({MONTH}) FROM {TABLE})"
+    ((key,),) = con.sql(f"SELECT max(l_orderkey) FROM {TABLE} WHERE {MONTH} = {first}").rows()
+    return int(key)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--no-scans", action="store_true", help="leave out what takes longest")
+    parser.add_argument("--connect", action="store_true", help="over Spark Connect, and nothing else")
     given = parser.parse_args()
     data = prepare(given.data, given.scale)
     started = time.perf_counter()
@@ -106,6 +176,9 @@ def main() -> int:
         missed |= not good
         print(f"| {what} | {found} | {at_most} |{'' if good else ' missed'}", flush=True)
 
+    if given.connect:
+        over_connect(spark, data, given.runs, scans=not given.no_scans, told=told)
+        return 1 if missed else 0
     count = len(data.files[TABLE])
     for name in ("first time", "the same again"):
         before = cpu_seconds(spark)
@@ -132,9 +205,7 @@ def main() -> int:
     views.close()
 
     with kartosql.connect(data.root) as con:
-        ((key,),) = con.sql(
-            f"SELECT max(l_orderkey) FROM {TABLE} WHERE {MONTH} = (SELECT min({MONTH}) FROM {TABLE})"
-        ).rows()
+        key = key_of(con)
         point = f"SELECT * FROM {TABLE} WHERE l_orderkey = {key}"
 
         def folder() -> Any:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import os
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,26 +14,35 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import builders
 import kartosql
 import kartosql.spark
+from differential.answers import Checker
+from differential.regimes import regime
+from differential.stores import make_world
 from engines.spark import test_spark_scan
 from engines.spark.spark_rows import comparable, on_duckdb
 from engines.spark.test_deletes_on_spark import (  # noqa: F401
     test_rows_that_arrow_decodes_lose_the_same_ones,
     test_the_key_may_be_a_partition_column_or_one_that_is_not_seen,
 )
+from engines.spark.test_differential_on_spark import check
 from engines.spark.test_spark_scan import (  # noqa: F401
     test_a_missing_file_is_named,
+    test_changes_are_those_of_duckdb,
     test_columns_that_differ_in_case_are_two,
     test_columns_that_files_lack_are_null_if_they_were_added,
     test_differently_written_files_are_read_each_in_its_way,
     test_nanoseconds_that_spark_lacks_are_an_error_and_not_cut_off,
-    test_partition_columns_may_be_null_in_each_type,
     test_registered_data_become_a_frame,
 )
 from kartosql.engines.spark import connect
 from kartosql.engines.spark import session as sessions
 from kartosql.errors import ExecutionError, KartosqlError
+from kartosql.store import Store
+from written import build_cube
+
+STATEMENTS_OF_A_STORE = int(os.environ.get("KARTOSQL_CONNECT_DIFFERENTIAL", "12"))
 
 
 @pytest.fixture
@@ -75,6 +87,26 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def con(store: str) -> Iterator[kartosql.Connection]:
     with kartosql.connect(store) as found:
         yield found
+
+
+@pytest.fixture(params=["literals", "join"])
+def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How values of files that Spark does not read from paths reach their rows."""
+    if request.param == "join":
+        monkeypatch.setattr(connect, "MAX_ALIKE", 0)
+
+
+@pytest.mark.usefixtures("values")
+def test_partition_columns_may_be_null_in_each_type(spark: Any, tmp_path: Path) -> None:
+    test_spark_scan.test_partition_columns_may_be_null_in_each_type(spark, tmp_path)
+
+
+@pytest.mark.usefixtures("values")
+def test_partition_values_of_any_letters_are_found(spark: Any, con: kartosql.Connection) -> None:
+    text = "SELECT p, q, f, t FROM d WHERE p NOT IN ('a', 'x y') AND x + q > 1"
+    found, wanted = (con.sql(text, engine=engine).arrow() for engine in ("spark", "duckdb"))
+    assert wanted.num_rows == 6
+    assert comparable(found) == comparable(wanted)
 
 
 @pytest.mark.parametrize("name", ["sql/paths", "sql/typed"])
@@ -153,6 +185,64 @@ def test_a_frame_holds_while_others_come_and_go(spark: Any, con: kartosql.Connec
     assert (derived.count(), derived.join(other, "x").count()) == (2, 2)
 
 
+ENDLESS = "SELECT count(*) FROM n a, n b, n c WHERE (a.x * b.x + c.x) % 7 = 3"
+
+
+def test_a_timeout_stops_the_operation(spark: Any, store: str) -> None:
+    with kartosql.connect(store, engine="spark", timeout=5) as con:
+        con.register("n", pa.table({"x": range(3_000)}))
+        with pytest.raises(KartosqlError) as caught:
+            con.sql(ENDLESS).rows()
+    assert caught.value.code == "timeout"
+
+
+def test_an_interrupt_stops_the_operation(spark: Any, con: kartosql.Connection) -> None:
+    con.register("n", pa.table({"x": range(3_000)}))
+    query, found = con.sql(ENDLESS, engine="spark"), []
+
+    def run() -> None:
+        try:
+            query.rows()
+        except KartosqlError as e:
+            found.append(e.code)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while query.progress is None and thread.is_alive():
+        thread.join(0.05)
+    con.interrupt()
+    thread.join()
+    assert found == ["interrupted"]
+
+
+def test_overwritten_rows_of_cubes_are_those_of_duckdb(spark: Any, tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    seed = {"x": [0, 1, 2, 3], "p": ["a", "a", "é", "é"], "i": [10, 11, 12, 13], "v": list("abcd")}
+    enrichment = {"x": [0, 1, 2], "p": ["a", "a", "é"], "w": list("ABC")}
+    cube = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
+    build_cube(store, cube, {"seed": pa.table(seed), "e": pa.table(enrichment)})
+    builders.append(store, "c++seed", pa.table({"x": [0, 3], "p": ["a", "é"], "i": [99, 13], "v": ["new", "d2"]}))
+    builders.append(store, "c++e", pa.table({"x": [2], "p": ["é"], "w": ["C2"]}))
+    with kartosql.connect(str(tmp_path)) as con:
+        for text in ("FROM c", "FROM c WHERE i = 10", "SELECT v, w FROM c WHERE i > 10 AND p = 'é'", "FROM c.e"):
+            found, wanted = (con.sql(text, engine=engine).arrow() for engine in ("spark", "duckdb"))
+            assert comparable(found) == comparable(wanted), text
+
+
+def test_random_statements_have_the_rows_of_plain_tables(spark: Any, tmp_path: Path) -> None:
+    tally: Counter[str] = Counter()
+    with regime(0):
+        checker = Checker(make_world(0, str(tmp_path)))
+        try:
+            for number in range(STATEMENTS_OF_A_STORE):
+                status, told = check(checker, number)
+                tally[status] += 1
+                assert status != "failed", told
+        finally:
+            checker.end()
+    assert tally["same"] > 0.3 * sum(tally.values()), tally
+
+
 def test_several_stores_are_several_relations(spark: Any, con: kartosql.Connection, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with kartosql.connect(tmp_path / "other") as other:
@@ -188,3 +278,72 @@ def test_files_that_spark_would_leave_out_are_refused(key: str) -> None:
     with pytest.raises(ExecutionError) as caught:
         connect.check_paths(["file:///a/b.parquet", f"file:///a/{key}.parquet"])
     assert caught.value.code == "spark-connect"
+
+
+@pytest.fixture
+def counted(spark_connect: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
+    """Another session of the server, and the names of its calls but for those that release what was read."""
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.session import SparkSession
+
+    calls: list[str] = []
+
+    class Counting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
+        def intercept_unary_unary(self, proceed: Any, details: Any, request: Any) -> Any:
+            name = str(details.method).rpartition("/")[2]
+            calls.extend([name] if name != "ReleaseExecute" else [])
+            return proceed(details, request)
+
+        intercept_unary_stream = intercept_unary_unary
+
+    builder = DefaultChannelBuilder(f"sc://{spark_connect.client._builder.endpoint}")
+    builder.add_interceptor(Counting())
+    session = SparkSession.builder.channelBuilder(builder).create()
+    monkeypatch.setattr(sessions, "active", lambda: session)
+    yield session, calls
+    session.stop()
+
+
+def test_a_statement_takes_few_calls_and_the_same_view_again(
+    counted: tuple[Any, list[str]], con: kartosql.Connection
+) -> None:
+    session, calls = counted
+    text = "SELECT d.p, sum(x) AS s FROM d JOIN c USING (x) WHERE q < 3 GROUP BY ALL"
+    kartosql.spark.sql(session, con, text)  # PySpark asks for settings of its own once
+    for _ in range(2):
+        gc.collect()
+        del calls[:]
+        frame = kartosql.spark.sql(session, con, text)
+        # All settings, those that are changed, the view, and settings as they were.
+        assert calls == ["Config", "Config", "ExecutePlan", "Config"]
+        assert frame.count() == 2
+        del frame
+    assert len([t for t in session.catalog.listTables() if t.name.startswith("kartosql_")]) == 1
+    del calls[:]
+    assert con.sql(text, engine="spark").arrow().num_rows == 2
+    assert calls.count("ExecutePlan") == 2
+    assert "AnalyzePlan" not in calls
+
+
+def test_clients_whose_plans_are_others_have_views(
+    spark: Any, con: kartosql.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.connect import plan
+    from pyspark.sql.connect.conf import RuntimeConf
+
+    monkeypatch.delattr(plan, "SubqueryAlias")
+    monkeypatch.delattr(RuntimeConf, "_set_all")
+    text = "SELECT c.x, w, z, d.p FROM c JOIN d USING (x)"
+    assert comparable(con.sql(text, engine="spark").arrow()) == comparable(con.sql(text, engine="duckdb").arrow())
+    assert not connect._scopes
+
+
+def test_a_setting_that_the_server_keeps_is_named_and_the_others_are_taken_back(spark: Any) -> None:
+    with (
+        pytest.raises(ExecutionError) as caught,
+        connect.configured(spark, {"spark.sql.ansi.enabled": "false", "spark.sql.warehouse.dir": "/nowhere"}),
+    ):
+        pass
+    assert caught.value.code == "spark-connect"
+    assert "spark.sql.warehouse.dir" in caught.value.message

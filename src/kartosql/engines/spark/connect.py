@@ -17,13 +17,15 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as percent_encoded
 
 import pyarrow as pa
 
 from kartosql.engines.spark.session import is_connect
-from kartosql.engines.spark.types import FileColumn, quote, spark_type, stored_type
+from kartosql.engines.spark.types import FileColumn, quote, spark_type, stored_type, text_literal
 from kartosql.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -32,8 +34,20 @@ if TYPE_CHECKING:
 PATH = "__kartosql_path"
 _HINT = "Use a classic session, or engine='duckdb'."
 _lock = threading.RLock()  # settings of a session are those of one statement at a time
-_scopes: list[list[str]] = []  # the views that are made in each scope, and dropped at its end
 _unused: deque[tuple[Callable[[], Any], str]] = deque()  # views behind DataFrames that nobody has any more
+
+
+@dataclass
+class _Scope:
+    """What a session has while a statement is planned in it: settings, and DataFrames by the names of queries."""
+
+    settings: Mapping[str, str | None]
+    is_own: bool  # whether it set any
+    frames: dict[str, Any] = field(default_factory=dict)
+    views: list[str] = field(default_factory=list)  # dropped at its end
+
+
+_scopes: list[_Scope] = []
 
 
 @contextlib.contextmanager
@@ -45,61 +59,113 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
     if not is_connect(spark):
         yield
         return
-    conf: Any = spark.conf
     with _lock:
-        drop_unused()
-        given = conf.getAll
-        before = {name: given.get(name) for name in settings}
-        changed = {name: value for name, value in settings.items() if before[name] != value}
-        _scopes.append([])
+        before = _scopes[-1].settings if _scopes else spark.conf.getAll
+        changed = {name: value for name, value in settings.items() if before.get(name) != value}
+        scope = _Scope({**before, **changed}, bool(changed))
+        _scopes.append(scope)
         done: list[str] = []
         try:
-            for name, value in changed.items():
-                _set(conf, name, value)
-                done.append(name)
+            _set(spark, changed, done)
             yield
         finally:
-            for view in _scopes.pop():
-                with contextlib.suppress(Exception):
-                    spark.catalog.dropTempView(view)
-            for name in done:
-                _set(conf, name, before[name])
+            _scopes.pop()
+            for view in scope.views:
+                _drop(spark, view)
+            _set(spark, {name: before.get(name) for name in done}, [])
 
 
-def _set(conf: Any, name: str, value: str | None) -> None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of settings that a version of Spark calls deprecated
-            conf.unset(name) if value is None else conf.set(name, value)
-    except Exception as e:
-        raise ExecutionError(
-            f"The server of Spark Connect does not let {name} be {value!r}.", code="spark-connect", hint=_HINT
-        ) from e
+def _set(spark: Any, settings: Mapping[str, str | None], done: list[str]) -> None:
+    """Set settings, or take those back that are None, all of a kind in one call; note what was set as ``done``."""
+    conf = spark.conf
+    taken_back = [name for name, value in settings.items() if value is None]
+    given = {name: value for name, value in settings.items() if value is not None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of settings that a version of Spark calls deprecated
+        try:
+            if given:
+                conf._set_all(given, silent=False)
+            if taken_back:
+                _unset(spark, taken_back)
+            done.extend(settings)
+        except Exception:  # noqa: BLE001 - one by one it shows which of them it is, in any client
+            for name, value in settings.items():
+                try:
+                    conf.unset(name) if value is None else conf.set(name, value)
+                except Exception as e:
+                    raise ExecutionError(
+                        f"The server of Spark Connect does not let {name} be {value!r}.",
+                        code="spark-connect",
+                        hint=_HINT,
+                    ) from e
+                done.append(name)
+
+
+def _unset(spark: Any, names: Sequence[str]) -> None:
+    from pyspark.sql.connect import proto
+
+    spark.client.config(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=names)))
 
 
 def shown(frame: Any, name: str) -> None:
-    """Make a DataFrame a temporary view, in Spark Connect until the end of the scope."""
-    frame.createOrReplaceTempView(name)
-    if _scopes and is_connect(frame.sparkSession):
-        _scopes[-1].append(name)
+    """Let queries say ``name`` for a DataFrame: as a temporary view, in Spark Connect by what ``queried`` sends."""
+    if is_connect(frame.sparkSession):
+        _scopes[-1].frames[name] = frame
+    else:
+        frame.createOrReplaceTempView(name)
+
+
+def queried(spark: Any, text: str) -> Any:
+    """Return the DataFrame of a query over what was ``shown``, which Spark Connect is told together with it."""
+    if not is_connect(spark):
+        return spark.sql(text)
+    scope, words = _scopes[-1], {*re.findall(r"\w+", text)}
+    used = {name: frame for name, frame in scope.frames.items() if name in words}
+    try:
+        from pyspark.sql.connect.dataframe import DataFrame
+        from pyspark.sql.connect.plan import SQL, SubqueryAlias
+
+        return DataFrame(SQL(text, [], {}, [SubqueryAlias(f._plan, name) for name, f in used.items()]), spark)
+    except (ImportError, AttributeError, TypeError):  # a client whose plans are others has views all the same
+        for name, frame in used.items():
+            frame.createOrReplaceTempView(name)
+        _scopes[0].views += used  # the plan is read once more where it is used
+        return spark.sql(text)
 
 
 def moved(frame: Any, spark: SparkSession) -> DataFrame:
     """Return a DataFrame as it was analyzed, whatever settings and views the session will have."""
-    name = f"kartosql_{uuid.uuid4().hex}"
+    if len(_scopes) > 1 and not _scopes[-1].is_own:
+        return frame  # those around it are the same
+    name = _unused_view(spark) or f"kartosql_{uuid.uuid4().hex}"
     frame.createOrReplaceTempView(name)
     found: Any = spark.table(name)
     # DataFrames made of this one hold its plan.
     weakref.finalize(found._plan, _unused.append, (weakref.ref(spark), name)).atexit = False
+    drop_unused()
     return found
+
+
+def _unused_view(spark: SparkSession) -> str | None:
+    """Return the name of a view behind a DataFrame that nobody has any more, to be replaced."""
+    for _ in range(len(_unused)):
+        session, name = _unused.popleft()
+        if session() is spark:
+            return name
+        _unused.append((session, name))
+    return None
 
 
 def drop_unused() -> None:
     """Drop the views behind DataFrames that nobody has any more."""
     while _unused:
         session, name = _unused.popleft()
-        with contextlib.suppress(Exception):  # a session that is stopped has no views
-            session().catalog.dropTempView(name)
+        _drop(session(), name)
+
+
+def _drop(spark: Any, view: str) -> None:
+    with contextlib.suppress(Exception):  # a session that is stopped has no views
+        spark.catalog.dropTempView(view)
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -125,11 +191,46 @@ def relation(
         keys = {name: types.get(name, "STRING") for name in named[0]}
         frame = _loaded(spark, [paths[i] for i in by_path], stored, keys, {**options, "basePath": base})
         found.append(frame.selectExpr(*_expressions(stored, rows), *(quote(c.name) for c in columns)))
-    if others:
+    alike = _alike(others, columns)
+    for literals, files in alike.items() if len(alike) <= MAX_ALIKE else ():
+        frame = _loaded(spark, [paths[i] for i in files], stored, {}, options)
+        found.append(frame.selectExpr(*_expressions(stored, rows), *literals))
+    if len(alike) > MAX_ALIKE:
         frame = _loaded(spark, [paths[i] for i in others], stored, {}, options)
-        frame = frame.selectExpr(*_expressions(stored, rows), *([f"_metadata.file_path AS {PATH}"] if columns else []))
-        found.append(_joined(spark, frame, [paths[i] for i in others], others, columns) if columns else frame)
-    return found[0] if len(found) == 1 else found[0].unionByName(found[1])
+        found.append(_joined(spark, frame, [paths[i] for i in others], others, columns, stored, rows))
+    return reduce(lambda a, b: a.unionByName(b), found)
+
+
+MAX_ALIKE = 8  # different values of files that are written out, and not joined to their paths
+
+
+def _alike(files: Sequence[int], columns: Sequence[FileColumn]) -> dict[tuple[str, ...], list[int]]:
+    """Return files by the values of their columns, as expressions with names; not all of them if there are many."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for file in files:
+        values = tuple(f"{_literal(c.values[file], c.type)} AS {quote(c.name)}" for c in columns)
+        found.setdefault(values, []).append(file)
+        if len(found) > MAX_ALIKE:
+            break
+    return found
+
+
+def _literal(value: Any, type_: pa.DataType) -> str:
+    wanted = spark_type(type_)
+    if value is None:
+        text = "NULL"
+    elif pa.types.is_timestamp(type_):
+        text = f"timestamp_micros({value // 1000 if type_.unit == 'ns' else value})"  # whole ones, as was checked
+    elif pa.types.is_date(type_):
+        text = f"date_from_unix_date({value.toordinal() - _EPOCH})"
+    elif isinstance(value, bytes):
+        text = f"X'{value.hex()}'"
+    else:
+        text = text_literal(str(value))
+    return f"CAST({text} AS {wanted})"
+
+
+_EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
 def check_paths(paths: Sequence[str]) -> None:
@@ -170,23 +271,34 @@ def _expressions(stored: Mapping[str, str] | None, rows: str | None) -> list[str
     return [*found, f"_metadata.row_index AS {rows}"] if rows else found or ["NULL AS __kartosql_none"]
 
 
-def _joined(spark: Any, frame: Any, paths: Sequence[str], at: Sequence[int], columns: Sequence[FileColumn]) -> Any:
+def _joined(
+    spark: Any,
+    frame: Any,
+    paths: Sequence[str],
+    at: Sequence[int],
+    columns: Sequence[FileColumn],
+    stored: Mapping[str, str] | None,
+    rows: str | None,
+) -> Any:
     """Return rows with the values that belong to their files; a file that is not known fails."""
     known = {PATH: pa.array(map(_as_spark_says, paths), pa.string())}
     for number, column in enumerate(columns):
         type_ = stored_type(column.type)
         known[f"v{number}"] = _array([column.values[i] for i in at], column, type_)
     frame_name, known_name = f"kartosql_{uuid.uuid4().hex}", f"kartosql_{uuid.uuid4().hex}"
-    shown(frame, frame_name)
+    shown(frame.selectExpr(*_expressions(stored, rows), f"_metadata.file_path AS {PATH}"), frame_name)
     shown(spark.createDataFrame(pa.table(known)), known_name)
     failed = f"raise_error(concat('no such file of the scan: ', f.{PATH}))"
     values = [
         f"IF(k.{PATH} IS NULL, CAST({failed} AS {spark_type(c.type)}), k.v{n}) AS {quote(c.name)}"
         for n, c in enumerate(columns)
     ]
-    names = ", ".join([*(f"f.{quote(n)}" for n in frame.columns if n != PATH), *values])
-    return spark.sql(
-        f"SELECT /*+ BROADCAST(k) */ {names} FROM {frame_name} f LEFT JOIN {known_name} k ON f.{PATH} = k.{PATH}"
+    names = [quote(n) for n in (_BINARY if stored is None else stored)]
+    names += [rows] if rows else [] if names else ["__kartosql_none"]
+    listed = ", ".join([*(f"f.{n}" for n in names), *values])
+    return queried(
+        spark,
+        f"SELECT /*+ BROADCAST(k) */ {listed} FROM {frame_name} f LEFT JOIN {known_name} k ON f.{PATH} = k.{PATH}",
     )
 
 

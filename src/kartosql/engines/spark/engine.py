@@ -15,9 +15,9 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
-from kartosql.engines.spark.connect import configured, shown
+from kartosql.engines.spark.connect import configured, queried, shown
 from kartosql.engines.spark.listing import Places, moved
-from kartosql.engines.spark.scan import FileShapes, ScanFrames, check_types, stored_columns
+from kartosql.engines.spark.scan import READS, FileShapes, ScanFrames, check_types, stored_columns
 from kartosql.engines.spark.session import (
     SEMANTICS,
     check_session,
@@ -133,9 +133,11 @@ class SparkStatement:
         translation, schema = self._translation, self._schema
         assert translation is not None
         assert schema is not None
-        with self._errors(), configured(spark, self._spark_settings):
+        # What reading depends on comes with it, so that one change is enough; names are written as they are.
+        settings = {**READS, **self._spark_settings, "spark.sql.caseSensitive": "true"}
+        with self._errors(), configured(spark, settings):
             self._create_views(query, scan, spark)
-            return moved(self._spark.sql(translation.sql).toDF(*schema.names), spark)
+            return moved(queried(self._spark, translation.sql).toDF(*schema.names), spark)
 
     @property
     def _spark_settings(self) -> Mapping[str, str]:
@@ -179,11 +181,14 @@ class SparkStatement:
         def noted(stages: Any, *_: Any, **__: Any) -> None:
             tasks = sum(stage.num_tasks for stage in stages or ())
             self._share = sum(stage.num_completed_tasks for stage in stages) / tasks if tasks else None
+            if self._interrupted or self._timed_out:
+                self._stop()  # once more: what was stopped before it began knows nothing of that
 
         self._spark.addTag(self._tag)
         self._spark.registerProgressHandler(noted)
         try:
-            return self._frame.toArrow()
+            # Not ``toArrow``, which asks for the schema before.
+            return self._frame._to_table()[0]
         finally:
             self._spark.removeProgressHandler(noted)
             self._spark.removeTag(self._tag)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest, corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.engines.spark.connect import configured, shown
+from kartosql.engines.spark.connect import configured, queried, shown
 from kartosql.engines.spark.listing import Places, moved, relation
 from kartosql.engines.spark.session import SEMANTICS, is_connect, isolated
 from kartosql.engines.spark.types import FileColumn, quote, spark_type, stored_type, text_literal
@@ -186,7 +186,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         source = scan.occurrence.source
         with configured(self._spark, READS):
             query = self.empty(source, columns) if scan.is_empty else self.over_files(scan, columns, {})
-            return moved(self._reading.sql(query), self._spark)
+            return moved(queried(self._reading, query), self._spark)
 
     # -- the SQL of Spark ------------------------------------------------------------------------
 
