@@ -173,6 +173,20 @@ def _damage(given: Any, clock: Clock) -> int:
     return failures
 
 
+def fuzz(given: Any) -> int:
+    """Let decoders read what no writer wrote."""
+    from trust import fuzz
+
+    if given.one_process:
+        fuzz.fuzz_here(**json.loads(given.corpus))
+        return 0
+    runs = given.runs if given.runs is not None or given.hours is not None else 1000
+    names = given.only or [*fuzz.NAMES]
+    cases, failures = fuzz.fuzz(names, runs, (given.hours or 0) * 3600, given.seed, given.corpus)
+    print(f"fuzz: {cases:,} cases from seed {given.seed}, {failures} failures", flush=True)
+    return failures
+
+
 PARTS = {"simulation": simulate, "answers": ask, "hostile": damage}
 PER_PROCESS = 200
 
@@ -180,16 +194,16 @@ PER_PROCESS = 200
 def main() -> int:
     """Print what was run, and what failed; return 1 if something did."""
     parser = argparse.ArgumentParser(prog="python -m tests.trust", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("part", nargs="?", choices=(*PARTS, "bugs"))
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "bugs", "fuzz"))
     parser.add_argument("--hours", type=float, help="for which to go on")
     parser.add_argument("--runs", type=int, help="of each part, after which to end")
     parser.add_argument("--seed", type=int, default=0, help="of the first run; those that follow have the next ones")
     parser.add_argument("--shrink", action="store_true", help="make programs that fail as short as they get")
     parser.add_argument("--failures", type=int, default=5, help="after which to end")
-    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations of the simulation")
+    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations of the simulation, or decoders")
     parser.add_argument("--fates", nargs="+", default=[], help="kinds of faults of the simulation")
     parser.add_argument("--named", default="", help="part of the names of bugs to look for")
-    parser.add_argument("--corpus", help="folder with scripts of sqllogictest")
+    parser.add_argument("--corpus", help="folder with scripts of sqllogictest, or for bytes of fuzz")
     parser.add_argument("--queries", type=int, help="of each script, drawn by chance; all of them by default")
     parser.add_argument("--parts", type=int, default=1, help="into which the scripts are divided")
     parser.add_argument("--part-of", type=int, default=0, help="which of these is asked")
@@ -202,6 +216,8 @@ def main() -> int:
         from trust import bugs
 
         return 1 if bugs.find_all(given.seed, given.runs or 400, given.named) else 0
+    if given.part == "fuzz":
+        return 1 if fuzz(given) else 0
     parts = [given.part] if given.part else list(PARTS)
     return 1 if sum(PARTS[part](given, Clock(given, 1 / len(parts))) for part in parts) else 0
 

@@ -16,14 +16,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import kartosql
+from kartosql.engines.duckdb.statement import _exact
 from kartosql.errors import KartosqlError
+from kartosql.result import python_rows
 
 PLACES = ("dataset", "parts", "cube", "folder", "delta")
 ROUNDS = 3  # of a loop
@@ -39,6 +41,10 @@ _OTHER = re.compile(
     r"pragma_\w+|information_schema|pg_\w+|sqlite_\w+|read_\w+|parquet_\w+|nextval|currval|getenv|txid_current|version|"
     r"test_\w+|rowid|sniff_csv|glob|USING\s+SAMPLE|TABLESAMPLE|reservoir|getvariable|stats|INTO|__TEST_DIR__)\b",
     re.IGNORECASE,
+)
+_NAMES = (
+    "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND database_name = current_database() "
+    "ORDER BY table_name"
 )
 _SETS_NO_ROWS = re.compile(
     r"\s*(SET|RESET|PRAGMA|SELECT|EXPLAIN|PREPARE|CALL|LOAD|INSTALL|CHECKPOINT)\b", re.IGNORECASE
@@ -162,10 +168,10 @@ def _written(origin: Any, views: list[str], random: Random, found: Tally) -> Ite
         duckdb.connect(":memory:", config=_CONFIG) as plain,
         kartosql.connect(folder, attach=True, cache="off", timeout=TIMEOUT) as con,
     ):
-        names = origin.execute(
-            "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND database_name = current_database() "
-            "ORDER BY 1"
-        ).fetchall()
+        try:
+            names = origin.execute(_NAMES).fetchall()
+        except duckdb.Error:  # something else in there needs files
+            names = []
         for (name,) in names:
             if (rows := _rows(origin, name, random.choice([1, 3, 7]))) is None:
                 found.unwritten["no rows, or no type of Arrow"] += 1
@@ -187,6 +193,7 @@ def _written(origin: Any, views: list[str], random: Random, found: Tally) -> Ite
             with contextlib.suppress(duckdb.Error, KartosqlError):
                 plain.execute(view)
                 con.sql(view)
+        plain.execute("SET TimeZone = 'UTC'")
         yield plain, con
 
 
@@ -237,13 +244,13 @@ def _write(con: Any, folder: str, name: str, rows: Any, columns: list[str], plac
 
 def _ask(plain: Any, con: Any, sql: str, found: Tally) -> None:
     try:
-        done = plain.execute(sql)
-        wanted, names = done.fetchall(), [column[0] for column in done.description]
-    except duckdb.Error:
-        wanted, names = None, []
+        wanted = _answer(plain, sql)
+    except (duckdb.Error, pa.ArrowException):
+        wanted = None
     try:
         query = con.sql(sql)
-        given, own = query.rows(), query.columns
+        table = query.arrow()
+        given = Answer(query.columns, query.types, table)
     except KartosqlError as e:
         if wanted is None:
             found.refused_by_both += 1
@@ -256,21 +263,44 @@ def _ask(plain: Any, con: Any, sql: str, found: Tally) -> None:
         return
     if wanted is None:
         found.refused_by_both += 1  # an order of evaluation may meet no error
-    elif own != names:
-        found.failures.append(f"{sql}\ncolumns given  {own[:9]}\ncolumns wanted {names[:9]}")
-    elif _counted(given) == _counted(wanted):
+    elif (given.names, given.types) != (wanted.names, wanted.types):
+        found.failures.append(
+            f"{sql}\ncolumns given  {given.names[:9]} {given.types[:9]}\n"
+            f"columns wanted {wanted.names[:9]} {wanted.types[:9]}"
+        )
+    elif given.counted() == wanted.counted():
         found.alike += 1
     elif _follows_from_order(plain, sql, wanted):
         found.by_order += 1
     else:
-        found.failures.append(f"{sql}\ngiven  {given[:5]}\nwanted {wanted[:5]}")
+        found.failures.append(f"{sql}\ngiven  {given.rows()[:5]}\nwanted {wanted.rows()[:5]}")
 
 
-def _counted(rows: Any) -> Counter[Any]:
-    return Counter(repr(_rounded(row)) for row in rows)
+class Answer(NamedTuple):
+    """Rows in the same form, whoever answers."""
+
+    names: list[str]
+    types: list[str]
+    table: pa.Table
+
+    def rows(self) -> list[Any]:
+        """Return the rows as Python has them."""
+        return list(python_rows(self.table, self.types))
+
+    def counted(self) -> Counter[str]:
+        """Return how often each row occurs."""
+        return Counter(repr(_rounded(row)) for row in self.rows())
 
 
-def _follows_from_order(plain: Any, sql: str, wanted: Any) -> bool:
+def _answer(plain: Any, sql: str) -> Answer:
+    done = plain.execute(sql)
+    done.fetchall()
+    columns = done.description
+    table = _exact(plain.sql(sql)).to_arrow_table()  # as text what Arrow does not hold
+    return Answer([c[0] for c in columns], [str(c[1]) for c in columns], table)
+
+
+def _follows_from_order(plain: Any, sql: str, wanted: Answer) -> bool:
     """Return whether DuckDB answers otherwise over the same rows in another order."""
     names = [name for (name,) in plain.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
     plain.execute("BEGIN")
@@ -280,7 +310,7 @@ def _follows_from_order(plain: Any, sql: str, wanted: Any) -> bool:
                 by = f"{CELL} DESC" if not turn else f"hash({CELL}, {turn})"
                 plain.execute(f'CREATE TEMP TABLE turned AS SELECT * FROM "{name}" ORDER BY {by}')
                 plain.execute(f'DELETE FROM "{name}"; INSERT INTO "{name}" SELECT * FROM turned; DROP TABLE turned')
-            if _counted(plain.execute(sql).fetchall()) != _counted(wanted):
+            if _answer(plain, sql).counted() != wanted.counted():
                 return True
     except duckdb.Error:
         return False
@@ -297,7 +327,7 @@ def _rounded(row: Any) -> tuple[Any, ...]:
 def check_all(paths: list[Path], seed: int, most: int | None, until: float) -> Tally:
     """Ask the queries of scripts, until some time of the monotonic clock."""
     total = Tally()
-    for path in paths:
+    for path in Random(f"scripts {seed}").sample(paths, len(paths)):  # whatever there is time for
         if time.monotonic() > until:
             break
         found = check_script(path.read_text("utf-8", "replace"), f"{seed} {path.name}", most)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from random import Random
 
 import pytest
 
-from trust import hostile
+from trust import fuzz, hostile
 from trust.hostile import Hostile, Untyped
 
 
@@ -57,3 +59,24 @@ def test_values_of_json_are_replaced():
     found = {hostile.restructured(lines, Random(n), [b"x"]) for n in range(50)}
     assert len(found) > 30
     assert all(found)
+
+
+def test_decoders_refuse_damaged_bytes_with_typed_errors():
+    begin, decoders = fuzz.seeds(), fuzz._decoders()
+    assert {*begin} == {*decoders} == {*fuzz.NAMES}
+    for name in fuzz.NAMES:
+        assert begin[name], name
+        for data in (*begin[name][:3], *fuzz.blindly(name, begin[name], 25, 0)):
+            fuzz.decode(name, data, decoders)
+    assert all(fuzz.decode(name, begin[name][0], decoders) for name in ("document", "delta log", "odf block", "sql"))
+
+
+def test_an_untyped_error_of_a_decoder_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fuzz, "_decoders", lambda: {"document": json.loads})
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    (tmp_path / "one").write_bytes(b"{}")
+    fuzz.fuzz_here("document", 60, 0, 0, str(tmp_path))
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("untyped: document: JSONDecodeError")
+    assert told[-1] == "blind cases: 60"
+    assert list((tmp_path.parent / f"{tmp_path.name}.failures").iterdir())
