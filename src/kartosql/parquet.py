@@ -122,7 +122,7 @@ GEO = b"geo"  # the key of GeoParquet's note
 END = len(MAGIC) + 4  # behind the footer: its length, and the magic bytes
 _SCHEMA, _ROWS = 2, 3  # fields of FileMetaData
 INDEXES = 0  # stands for the fields of a column behind its metadata
-_ROWS_FOLLOW, _GROUPS_FOLLOW = 0x16, 0x19  # the next field is a number of 64 bits, or a list
+ROWS_FOLLOW, GROUPS_FOLLOW = 0x16, 0x19  # the next field is a number of 64 bits, or a list
 _BOUNDS = (1, 2, 5, 6)  # fields of Statistics
 _SHORT_TEXT = 32  # bytes; writers that cut texts in statistics keep at least so many
 _BOOLEAN, _INT32, _INT64, _FLOAT, _DOUBLE, _BYTE_ARRAY, _FIXED = 0, 1, 2, 4, 5, 6, 7  # physical types
@@ -418,7 +418,7 @@ class FooterLayout:
     """
 
     def __init__(self, schema: bytes) -> None:
-        if schema[-1] != _ROWS_FOLLOW:
+        if schema[-1] != ROWS_FOLLOW:
             raise ValueError("the footer is unusual")
         self.schema = schema
         self.paths: list[str] = []  # of all columns, in order
@@ -464,7 +464,7 @@ class FooterLayout:
         reader = Reader(footer)
         reader.at = self._start
         reader.signed()
-        if footer[reader.at] != _GROUPS_FOLLOW:
+        if footer[reader.at] != GROUPS_FOLLOW:
             return None
         head = footer[reader.at + 1]
         reader.at += 2

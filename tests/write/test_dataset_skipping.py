@@ -21,6 +21,7 @@ from kartosql.formats.kartothek.naming import BASE, POINTER
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.plan.prune import prune
 from kartosql.predicate.from_sql import predicate_of
+from kartosql.store import Store
 
 ALL = "MINMAX(a, f, s, t, x.m), VALUELIST(s, b, k), BLOOMFILTER(a, s) WITH (fpp = 0.05, ndv = 100)"
 
@@ -171,6 +172,55 @@ def test_files_of_other_writers_are_read_until_a_refresh(connection, monkeypatch
     connection.refresh_skipping_index("d")
     monkeypatch.setattr("kartosql.formats.kartothek.dataset_skipping.RECHECK_SECONDS", 0.0)
     assert read(connection, "SELECT * FROM d WHERE a = 5") == {"minmax": 1}
+
+
+def entries(connection: Any) -> list[list[str]]:
+    """Return the names of files that the metadata of ``d`` know, of the kinds of the original and of our own."""
+    store = connection._session.store
+    (folder,) = {key.rpartition("/")[0] for key in store.list_below(f"{BASE}/d/")}
+    segments = MetadataStore.below(store, folder).segments
+    return [
+        sorted(name.rpartition("#")[0].rpartition("/")[2] for s in segments if s.is_own == own for name in s.ids())
+        for own in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM d WHERE p = 3",
+        "DELETE FROM d WHERE p > 3",
+        "DELETE FROM d WHERE a >= 100 AND a < 140",
+        "DELETE FROM d WHERE a = 77",
+        "UPDATE d SET s = 'new' WHERE a = 77",
+        "DELETE FROM d WHERE p >= 0",
+        "COMPACT d",
+    ],
+)
+def test_entries_of_files_that_a_commit_removes_go_with_it_and_no_other_file_is_looked_at(connection, monkeypatch, sql):
+    connection.append_to_dataset("d", rows(range(400, 410)))
+    connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a), NGRAM(s))")
+    connection.append_to_dataset("d", rows(range(410, 420)))
+    listed = []
+    details = Store.details
+    monkeypatch.setattr(Store, "details", lambda store, prefix="": listed.append(prefix) or details(store, prefix))
+    connection.sql(sql)
+    files = sorted(key.rpartition("/")[2] for key in connection.sql("SHOW FILES FROM d").arrow()["key"].to_pylist())
+    assert entries(connection) == [files, files]
+    assert all(prefix.endswith(".parquet") for prefix in listed)
+    both(connection, monkeypatch, "SELECT * FROM d WHERE a >= 70 AND a < 90")
+    both(connection, monkeypatch, "SELECT * FROM d WHERE s LIKE '%15%'")
+
+
+def test_files_of_others_are_indexed_with_those_of_a_commit(connection, monkeypatch):
+    connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a), NGRAM(s))")
+    with monkeypatch.context() as patch:
+        patch.setattr("kartosql.write.operation.Operation._keep_up", lambda *_: None)
+        connection.append_to_dataset("d", rows(range(1000, 1040)))
+        connection.sql("DELETE FROM d WHERE p = 4")
+    connection.sql("DELETE FROM d WHERE p = 3")
+    files = sorted(key.rpartition("/")[2] for key in connection.sql("SHOW FILES FROM d").arrow()["key"].to_pylist())
+    assert entries(connection) == [files, files]
 
 
 def test_part_files_that_vanish_are_looked_for_again(tmp_path):

@@ -4,6 +4,7 @@ import datetime as dt
 import decimal
 import math
 import random
+import tempfile
 import uuid
 
 import pyarrow as pa
@@ -12,7 +13,9 @@ import pytest
 
 import builders
 from kartosql.errors import FormatError
+from kartosql.formats import row_groups
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.parquet import DAMAGE
 from kartosql.store import Store
 from kartosql.write import files, indexing
 from kartosql.write.files import pairs_of_files, parquet_bytes
@@ -24,7 +27,6 @@ from kartosql.write.indexing import (
     merged,
     pairs_of,
     read_index,
-    updated,
 )
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
@@ -203,14 +205,14 @@ def test_the_pieces_of_an_index_have_one_size_whatever_the_pairs():
     for values in (range(25_000), [v // 3 for v in range(75_000)], [v % 25_000 for v in range(75_000)]):
         labels = [f"{n % 3}" for n in range(len(values))]
         found = list(merged(None, frozenset(), pairs(values, labels), "i"))
-        assert [piece.num_rows for piece in found] == [10_000, 10_000, 5_000]
+        assert [piece.num_rows for piece in found] == [2_000] * 12 + [1_000]
         for piece in found:
             dictionary = piece["partition"].combine_chunks().values.dictionary
             assert set(dictionary.to_pylist()) == {label for row in piece["partition"].to_pylist() for label in row}
 
 
 def test_the_labels_of_a_row_group_are_those_it_needs():
-    files = [pa.array(range(n * 10_000, (n + 1) * 10_000)) for n in range(3)]
+    files = [pa.array(range(n * 2_000, (n + 1) * 2_000)) for n in range(3)]
     found = merged(None, frozenset(), pairs_of(pa.int64(), ["a", "b", "c"], files), "i")
     assert [piece["partition"].combine_chunks().values.dictionary.to_pylist() for piece in found] == [
         ["a"],
@@ -305,22 +307,109 @@ KINDS_OF_VALUES = {
 }
 
 
+def rows_of(index):
+    return [(v, sorted(p)) for v, p in zip(*index.to_pydict().values(), strict=True)]
+
+
 @pytest.mark.parametrize("kind", KINDS_OF_VALUES)
 @pytest.mark.parametrize("size", [3, 1000])
-def test_an_index_with_few_new_pairs_is_what_merging_all_makes(kind, size, monkeypatch):
+def test_an_index_with_few_pairs_that_change_is_what_merging_all_makes(kind, size, monkeypatch):
     monkeypatch.setattr(indexing, "VALUES_PER_ROW_GROUP", size)
+    cuts = []
+    monkeypatch.setattr(files, "_with_groups", lambda *given: cuts.extend(given[1]) or with_groups(*given))
     type_, make = KINDS_OF_VALUES[kind]
     rng, store = random.Random(kind), Store(f"memory://{uuid.uuid4().hex}")
-    old, labels = None, [f"p={n}" for n in range(40)]
-    for number in range(6):
-        values = [make(rng.randrange(100)) for _ in range(rng.choice([0, 1, 30]) if number else 60)]
-        added = pairs(values, [rng.choice(labels) for _ in values], type_)
-        expected = merge(old, frozenset(), added, "i")
+    old, labels = None, {f"p={n}": set() for n in range(60)}
+    for number in range(24):
+        values = [rng.randrange(100) for _ in range(rng.choice([0, 1, 3, 30]) if number else 300)]
+        gone = rng.sample(sorted(labels), rng.choice([0, 0, 1, 2]) if number else 0)
+        known = [[make(n) for n in sorted(labels[label])] for label in gone]
+        taken = pairs_of(type_, gone, [pa.array(list(dict.fromkeys(v)), type_) for v in known])
+        for label in gone:
+            labels[label] = set()
+        new = {(rng.choice(sorted(labels.keys() - gone)), n) for n in values}
+        for label, n in new:
+            labels[label].add(n)
+        added = pairs([make(n) for _, n in new], [label for label, _ in new], type_)
+        expected = merge(old, set(gone), added, "i")
         index = None if old is None else StoredIndex(store, f"{number - 1}", "i")
-        schema, pieces = updated(index, frozenset(), added, "i")
         with store.output(f"{number}") as file:
-            files.write_parquet(file, schema, pieces, size)
+            files.write_index(file, index, set(gone), taken, added, "i")
         old = read_index(store, f"{number}", "i")
-        found = [(v, sorted(p)) for v, p in zip(old["i"].to_pylist(), old["partition"].to_pylist(), strict=True)]
-        assert found == [(v, sorted(p)) for v, p in zip(*expected.to_pydict().values(), strict=True)]
-        assert (schema.field(1).type == pa.list_(pa.string())) == (number > 0 and kind != "number")
+        assert rows_of(old) == rows_of(expected)
+        names = {make(n) for ns in labels.values() for n in ns}
+        assert {v: set(p) for v, p in rows_of(old)} == {
+            v: {label for label, ns in labels.items() if v in map(make, ns)} for v in names
+        }
+        groups = pq.ParquetFile(pa.BufferReader(store.read(f"{number}"))).metadata
+        sizes = [groups.row_group(g).num_rows for g in range(groups.num_row_groups)]
+        assert max(sizes, default=0) <= max(2 * size - 1, 1)
+    assert bool(cuts) == (size == 3 and kind in ("integer", "unsigned", "text", "date", "time"))
+
+
+with_groups = files._with_groups
+
+
+def stored(values, labels, size, type_=pa.int64()):
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    index = merge(None, frozenset(), pairs(values, labels, type_), "i")
+    store.put("0", parquet_bytes(index, size))
+    return store, StoredIndex(store, "0", "i")
+
+
+def test_row_groups_without_a_change_are_copied_as_bytes():
+    store, index = stored(range(100), [f"p={n % 7}" for n in range(100)], 10)
+    before = store.read("0")
+    with store.output("1") as file:
+        files.write_index(file, index, set(), None, pairs([42, 1000], ["p=new", "p=new"]), "i")
+    old, new = (row_groups.cut(data).groups for data in (before, store.read("1")))
+    assert len(old) == len(new) == 10
+    assert [a.data == b.data for a, b in zip(old, new, strict=True)] == [n not in (4, 9) for n in range(10)]
+    assert [v for v, p in rows_of(read_index(store, "1", "i")) if "p=new" in p] == [42, 1000]
+    metadata = pq.ParquetFile(pa.BufferReader(store.read("1"))).metadata
+    assert metadata.num_rows == 101
+    assert duckdb_rows(store.read("1")) == list(zip(*read_index(store, "1", "i").to_pydict().values(), strict=True))
+
+
+def duckdb_rows(data):
+    import duckdb
+
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        file.write(data)
+        file.flush()
+        return duckdb.sql(f"SELECT * FROM '{file.name}' ORDER BY 1").fetchall()
+
+
+def test_an_index_is_made_anew_where_other_pairs_stand_than_the_files_have():
+    store, index = stored([*range(100), 7], ["p=1"] * 5 + ["p=2"] * 95 + ["p=1"], 10)
+    gone = pairs(range(5), ["p=1"] * 5)  # the index has 7, too
+    assert indexing.patched(index, {"p=1"}, gone, pairs([], [], pa.int64()), "i") is None
+    with store.output("1") as file:
+        files.write_index(file, index, {"p=1"}, gone, pairs([], [], pa.int64()), "i")
+    assert rows_of(read_index(store, "1", "i")) == [(n, ["p=2"]) for n in range(5, 100)]
+
+
+def test_a_foreign_index_with_values_in_any_order_is_made_anew():
+    store, index = stored(range(100), ["p=1"] * 100, 10)
+    table = index.read()
+    store.put("0", parquet_bytes(table.take(list(range(99, -1, -1))), 10))
+    index = StoredIndex(store, "0", "i")
+    assert index.lows() is None
+    with store.output("1") as file:
+        files.write_index(file, index, set(), None, pairs([42], ["p=2"]), "i")
+    assert rows_of(read_index(store, "1", "i"))[42] == (42, ["p=1", "p=2"])
+
+
+def test_a_damaged_footer_is_no_reason_to_copy():
+    store, _ = stored(range(100), ["p=1"] * 100, 10)
+    data = store.read("0")
+    length = int.from_bytes(data[-8:-4], "little")
+    rng, refused = random.Random(4), 0
+    for _ in range(300):
+        broken = bytearray(data)
+        broken[len(data) - 8 - rng.randrange(1, length)] = rng.randrange(256)
+        try:
+            row_groups.cut(bytes(broken))
+        except DAMAGE:
+            refused += 1
+    assert refused

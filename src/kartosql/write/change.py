@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import ConcurrentCommit, FormatError, UsageError
+from kartosql.errors import ConcurrentCommit, FormatError, KartosqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.history import recorded
@@ -495,10 +495,8 @@ def rebase(
     document = apply(live.document if live is not None else None, change, removed, created)
     if head is not None:
         document = replace(document, key=head.key)
-    old = dict(kept.document.indices) if kept is not None else None
-    seen = base or live
-    planned = seen.document if seen is not None else None
-    indices, index_keys = _IndexWork(store, change, old, planned, schemas, removed, document).write(created)
+    before, planned = (seen.document if seen is not None else None for seen in (kept, base or live))
+    indices, index_keys = _IndexWork(store, change, before, planned, schemas, removed, document).write(created)
     source = change.metadata if live is None or change.create else live.document.metadata
     history = None if change.restart_history else source.get(HISTORY)
     document = with_marks(
@@ -629,21 +627,22 @@ def conflict(change: Change, head: Head | None, what: str) -> ConcurrentCommit:
 
 # -- indices -----------------------------------------------------------------------------------------
 
-# An index as it stands in its file, the pairs that are new, and the labels that go.
-_Parts = tuple[indexing.StoredIndex | None, pa.Table, frozenset[str]]
+MOST_REMOVED, MOST_ROWS = 16, 100_000  # files that go, and their rows, up to which they are read for an index
+# An index as it stands in its file, the labels that go and their pairs, if these are known, and the pairs that are new.
+_Parts = tuple[indexing.StoredIndex | None, frozenset[str], pa.Table | None, pa.Table]
 
 
 @dataclass(frozen=True)
 class _IndexWork:
     """What there is to do for the inverted indices of a document.
 
-    ``old`` are the indices, None of a dataset that starts anew, and ``planned`` is the document that the change was
-    planned on; ``document`` is the next one, but for its indices.
+    ``before`` is the document with the indices as they are, None of a dataset that starts anew, and ``planned`` the one
+    that the change was planned on; ``document`` is the next one, but for its indices.
     """
 
     store: Store
     change: Change
-    old: dict[str, Any] | None
+    before: DatasetDocument | None
     planned: DatasetDocument | None
     schemas: Schemas
     removed: frozenset[str]
@@ -651,9 +650,9 @@ class _IndexWork:
 
     def write(self, created: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the indices by column and the keys of those files that are new."""
-        old = self.old or {}
+        old = self.before.indices if self.before is not None else {}
         wanted = {c: w for c, w in old.items() if self.change.indices.get(c, ...) is not None}
-        new = [*(self.change.pairs.items() if self.old is None else ()), *self.change.indices.items()]
+        new = [*(self.change.pairs.items() if self.before is None else ()), *self.change.indices.items()]
         # The originals cannot read an index without a type.
         wanted |= {c: None for c, p in new if p is not None and not _is_untyped(p)}
         parts = self.store.map(lambda column: self._parts(column, wanted[column]), list(wanted))
@@ -663,14 +662,13 @@ class _IndexWork:
             # Two commits in one microsecond must not meet.
             key = indexing.index_key(self.document.uuid, column, f"{created}-{uuids.uuid4().hex}")
             keys[column] = check_key(key, f"{self.document.uuid}/", source=self.document.key)
-        self.store.map(lambda column: self._put(keys[column], column, *made[column]), list(made))
+        self.store.map(lambda column: self._put(keys[column], column, made[column]), list(made))
         return {column: keys.get(column, old.get(column)) for column in wanted}, tuple(keys.values())
 
-    def _put(self, key: str, column: str, old: Any, added: pa.Table, removed: frozenset[str]) -> None:
+    def _put(self, key: str, column: str, parts: _Parts) -> None:
         # Row group by row group, so that an index may be larger than memory.
-        schema, pieces = indexing.updated(old, removed, added, column)
         with self.store.output(key) as out:
-            files.write_parquet(files.Counted(out), schema, pieces, indexing.VALUES_PER_ROW_GROUP)
+            files.write_index(files.Counted(out), *parts, column)
 
     def _parts(self, column: str, where: Any) -> _Parts | None:
         """Return what the index of a column is made of; None if the old file stays."""
@@ -683,14 +681,14 @@ class _IndexWork:
                 is_gone = pc.is_in(given["label"].cast(pa.string()), value_set=pa.array(sorted(gone), pa.string()))
                 given = given.filter(pc.invert(is_gone))
             later = [label for label in labels if label not in planned]
-            return None, _joined([given, *self._pairs(column, later)]), frozenset()
+            return None, frozenset(), None, _joined([given, *self._pairs(column, later)])
         if where is None:
-            return None, self.change.pairs[column], frozenset()
+            return None, frozenset(), None, self.change.pairs[column]
         if not self.removed and not self.change.added:
             return None
         if not isinstance(where, str):
             everything = self._pairs(column, self.document.labels or ())
-            return (None, _joined(everything), frozenset()) if everything else None
+            return (None, frozenset(), None, _joined(everything)) if everything else None
         added = self.change.pairs.get(column)
         new = [added] if added is not None else self._pairs(column, list(self.change.added))
         new = [pairs for pairs in new if not _is_untyped(pairs)]
@@ -698,7 +696,26 @@ class _IndexWork:
             return None
         old = indexing.StoredIndex(self.store, where, column)
         nothing = indexing.pairs_of(old.schema.field(0).type, (), ())
-        return old, _joined(new or [nothing]), self.removed
+        return old, self.removed, self._gone(column), _joined(new or [nothing])
+
+    def _gone(self, column: str) -> pa.Table | None:
+        """Return the pairs of the files that go, None if they are many or cannot be read."""
+        if self.before is None or not 0 < len(self.removed) <= MOST_REMOVED:
+            return None
+        places = [at for at, label in enumerate(self.before.labels or ()) if label in self.removed]
+        found = []
+        with contextlib.suppress(KartosqlError):
+            for name, schema in self.schemas.known.items():
+                stored = self.before.files.get(name)
+                if stored and column in schema.names and not pa.types.is_null(schema.field(column).type):
+                    keys = [key for at in places if (key := stored[at]) is not None]
+                    if sum(files.footer(self.store, key)[0] for key in keys) > MOST_ROWS:
+                        return None
+                    type_ = normalise(schema.field(column).type)
+                    values = [files.values_of_file(self.store, key, column, type_) for key in keys]
+                    found.append(indexing.pairs_of(type_, keys, values))
+            return _joined(found) if found else None
+        return None
 
     def _pairs(self, column: str, labels: Sequence[str]) -> list[pa.Table]:
         """Return the values of a column in the files of some labels, from each table that has it."""

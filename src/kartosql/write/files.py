@@ -9,9 +9,9 @@ import io
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, zip_longest
 from types import TracebackType
@@ -22,14 +22,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError, missing_file, reraise
+from kartosql.formats import row_groups
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
-from kartosql.parquet import file_metadata
+from kartosql.parquet import DAMAGE, file_metadata
 from kartosql.store import Files, Store
 from kartosql.tables.table import FileTable
+from kartosql.write import indexing
 from kartosql.write.document import discard
-from kartosql.write.indexing import Postings, pairs_of, unique_values
+from kartosql.write.indexing import Postings, StoredIndex, pairs_of, unique_values
 from kartosql.write.inputs import Rows
 from kartosql.write.layout import (
     Layout,
@@ -101,16 +103,57 @@ def parquet_bytes(rows: pa.Table, row_group_rows: int = ROW_GROUP_ROWS) -> bytes
     return bytes(sink.getvalue().to_pybytes())
 
 
-def write_parquet(sink: Any, schema: pa.Schema, pieces: Iterable[pa.Table], row_group_rows: int) -> None:
+def write_parquet(
+    sink: Any, schema: pa.Schema, pieces: Iterable[pa.Table], row_group_rows: int, **options: Any
+) -> None:
     """Write tables of ``schema`` as one Parquet file as of ``parquet_bytes``; each begins a row group."""
     plain = pa.schema([field.with_type(_without_dictionaries(field.type)) for field in schema])
     is_plain = plain.equals(schema)
-    with pq.ParquetWriter(sink, schema, store_schema=is_plain, **_OPTIONS) as writer:
+    with pq.ParquetWriter(sink, schema, store_schema=is_plain, **_OPTIONS, **options) as writer:
         if not is_plain:
             # Readers would otherwise be told to make dictionaries, which the originals do not expect.
             writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(plain.serialize()).decode()})
         for piece in pieces:
             writer.write_table(piece, row_group_size=row_group_rows)
+
+
+def write_index(
+    sink: Any, old: StoredIndex | None, removed: Set[str], gone: pa.Table | None, added: pa.Table, column: str
+) -> None:
+    """Write the index of a column  after a change: row groups are copied where few of its pairs come and go.
+
+    The arguments are those of ``merged`` and ``patched``.
+    """
+    schema, parts = indexing.index_schema(added, column), list[bytes | memoryview]()
+    made = indexing.patched(old, removed, gone, added, column) if old is not None else None
+    if old is not None and made is not None:
+        with contextlib.suppress(*DAMAGE):
+            parts = _with_groups(old.data, made, schema)
+    if parts:
+        for part in parts:
+            sink.write(part)
+    else:
+        pieces = indexing.merged(old.read() if old is not None else None, removed, added, column)
+        _write_lists(sink, schema, pieces, indexing.VALUES_PER_ROW_GROUP)
+
+
+def _write_lists(sink: Any, schema: pa.Schema, pieces: Iterable[pa.Table], most: int) -> None:
+    # No value occurs twice, and nobody asks for the bounds of labels.
+    write_parquet(sink, schema, pieces, most, use_dictionary=["partition.list.item"], write_statistics=schema.names[:1])
+
+
+def _with_groups(data: bytes, made: Mapping[int, list[pa.Table]], schema: pa.Schema) -> list[bytes | memoryview]:
+    """Return the bytes of a Parquet file with others in the place of some row groups; raises what is in ``DAMAGE``."""
+    before, pieces = row_groups.cut(data), [piece for some in made.values() for piece in some]
+    sink = pa.BufferOutputStream()
+    _write_lists(sink, schema, pieces, max([p.num_rows for p in pieces], default=1))
+    after = row_groups.cut(sink.getvalue().to_pybytes())
+    if after.head != before.head:
+        raise ValueError("it was written in another way")
+    new = iter(after.groups)
+    places = {number: [next(new) for _ in some] for number, some in made.items()}
+    groups = [group for number, old in enumerate(before.groups) for group in places.get(number, [old])]
+    return list(row_groups.joined(replace(before, groups=groups)))
 
 
 def _without_dictionaries(type_: pa.DataType) -> pa.DataType:

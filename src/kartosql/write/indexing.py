@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from itertools import chain
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import normalise
+from kartosql.parquet import DAMAGE, FooterLayout, decoder, footer_of, schema_bytes
 from kartosql.store import Store
 from kartosql.write.layout import SortedRuns, SpillingSorter, changed
 
@@ -222,8 +224,9 @@ def _starts(new: pa.Array) -> pa.Array:
     return pa.concat_arrays([pa.array([0], pa.int64()), pc.add(pc.indices_nonzero(new).cast(pa.int64()), 1)])
 
 
-VALUES_PER_ROW_GROUP = 10_000
+VALUES_PER_ROW_GROUP = 2_000  # of which a change makes those anew that have one of its values, and copies all others
 MOST_PATCHED = 1000  # pairs, up to which most of an index stays as it is
+_PATCHED = (pa.types.is_integer, pa.types.is_date32, pa.types.is_string, pa.types.is_timestamp)
 
 
 def index_key(uuid: str, column: str, created: str) -> str:
@@ -245,51 +248,77 @@ def merged(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str
     memory all at once. Raises ``invalid-index`` for a foreign ``old``.
     """
     schema = index_schema(added, column)
-    pairs = [added] if old is None else [flat(old, column, schema.field(0).type), added]
-    values = pa.chunked_array([chunk for p in pairs for chunk in p["value"].chunks], schema.field(0).type)
+    values, codes, labels = _merged(old, removed, added, column)
+    yield from _lists(ranges(values, codes), labels, schema, VALUES_PER_ROW_GROUP)
+
+
+def _merged(
+    old: pa.Table | None, removed: Set[str], added: pa.Table, column: str
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.Array]:
+    """Return the pairs of values and numbers of labels, and these labels."""
+    type_ = added.schema.field("value").type
+    pairs = [added] if old is None else [flat(old, column, type_), added]
+    values = pa.chunked_array([chunk for p in pairs for chunk in p["value"].chunks], type_)
     labels, codes = _encoded([p["label"] for p in pairs])
     if removed:
         gone = pc.is_in(labels, value_set=pa.array(sorted(removed), pa.string()))
         keep = pc.invert(gone.take(codes))
         values, codes = values.filter(keep), codes.filter(keep)
-    yield from _lists(ranges(values, codes), labels, schema)
+    return values, codes, labels
 
 
-def updated(
-    old: StoredIndex | None, removed: Set[str], added: pa.Table, column: str
-) -> tuple[pa.Schema, Iterator[pa.Table]]:
-    """Return the schema and the tables of an index after a change, as of ``merged``."""
+def patched(
+    old: StoredIndex, removed: Set[str], gone: pa.Table | None, added: pa.Table, column: str
+) -> dict[int, list[pa.Table]] | None:
+    """Return what takes the place of some row groups of an index, by number; None if all of it is to be made anew.
+
+    ``gone`` are the pairs of the labels ``removed``, if they are known.
+    """
     schema = index_schema(added, column)
     plain = pa.schema([schema.field(0), (schema.names[1], pa.list_(pa.field("item", pa.string())))])
-    is_like_it = old is not None and old.schema.equals(plain) and not pa.types.is_floating(plain.types[0])
-    if old is None or not is_like_it or removed or added.num_rows > MOST_PATCHED or not _ascends(old.values()):
-        return schema, merged(old.read() if old is not None else None, removed, added, column)
-    return plain, _patched(old, added)
+    known = [added, gone] if removed and gone is not None else [added]
+    few = sum(pairs.num_rows for pairs in known) <= MOST_PATCHED and (not removed or gone is not None)
+    lows = old.lows() if few and old.schema.equals(plain) and any(test(plain.types[0]) for test in _PATCHED) else None
+    if lows is None:
+        return None
+    values = [value for pairs in known for value in _raw(pairs["value"].cast(plain.types[0])).to_pylist()]
+    numbers = sorted({max(bisect_right(lows, value) - 1, 0) for value in values})
+    if 2 * len(numbers) > len(lows):
+        return None
+    touched = old.some(numbers)
+    if removed and gone is not None:
+        # Where another number of pairs goes, some stand elsewhere.
+        is_gone = pc.is_in(pc.list_flatten(touched[1]), value_set=pa.array(sorted(removed), pa.string()))
+        if (pc.sum(is_gone).as_py() or 0) != gone.num_rows:
+            return None
+    found, codes, labels = _merged(touched, removed, added, column)
+    return _at_places(list(ranges(found, codes)), labels, schema, {n: lows[n + 1 : n + 2] for n in numbers})
 
 
-def _ascends(values: pa.ChunkedArray) -> bool:
-    """Return whether each value is greater than the one before it."""
-    count = max(len(values) - 1, 0)
-    return not values.null_count and bool(pc.all(pc.less(values.slice(0, count), values.slice(1))).as_py())
+def _at_places(
+    pairs: list[Grouped], labels: pa.Array, schema: pa.Schema, ends: Mapping[int, list[Any]]
+) -> dict[int, list[pa.Table]]:
+    """Return tables by numbers of row groups, of which each has values below an end, if there is one."""
+    if not pairs:
+        return {number: [] for number in ends}
+    values, counts, codes = (pa.concat_arrays(parts) for parts in zip(*pairs, strict=True))
+    raw, sums = _raw(values), pc.cumulative_sum(counts)
+    made: dict[int, list[pa.Table]] = {}
+    start = first = 0
+    for number, end in ends.items():
+        stop = bisect_left(range(len(raw)), end[0], key=lambda at: raw[at].as_py()) if end else len(raw)
+        last = sums[stop - 1].as_py() if stop else 0
+        some = (values[start:stop], counts[start:stop], codes[first:last])
+        parts = max(1, round((stop - start) / VALUES_PER_ROW_GROUP))
+        made[number] = list(_lists([some], labels, schema, -(-(stop - start) // parts))) if stop > start else []
+        start, first = stop, last
+    return made
 
 
-def _patched(old: StoredIndex, added: pa.Table) -> Iterator[pa.Table]:
-    """Yield an index with ascending values and more pairs: it is made anew only where their values belong."""
-    rest = old.schema.empty_table()
-    for group in range(old.groups):
-        rest = pa.concat_tables([rest, old.group(group)])
-        while rest.num_rows > VALUES_PER_ROW_GROUP:
-            part, rest = rest.slice(0, VALUES_PER_ROW_GROUP), rest.slice(VALUES_PER_ROW_GROUP)
-            is_here = pc.less_equal(added["value"], part[0][-1])
-            yield _with_pairs(part, added.filter(is_here))
-            added = added.filter(pc.invert(is_here))
-    yield _with_pairs(rest, added)
-
-
-def _with_pairs(part: pa.Table, added: pa.Table) -> pa.Table:
-    if not added.num_rows:
-        return part
-    return pa.concat_tables([t.cast(part.schema) for t in merged(part, frozenset(), added, part.column_names[0])])
+def _raw(values: pa.Array | pa.ChunkedArray) -> Any:
+    """Return values as statistics of row groups have them."""
+    types = {True: pa.int32(), False: pa.int64()}
+    return values.cast(types[pa.types.is_date32(values.type)]) if pa.types.is_temporal(values.type) else values
 
 
 def flat(old: pa.Table, column: str, value_type: pa.DataType) -> pa.Table:
@@ -322,9 +351,7 @@ def _encoded(columns: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, pa.ChunkedAr
     return labels.chunk(0).dictionary, pa.chunked_array([chunk.indices for chunk in labels.chunks])
 
 
-def _lists(
-    pairs: Iterable[tuple[pa.Array, pa.Array, pa.Array]], labels: pa.Array, schema: pa.Schema
-) -> Iterator[pa.Table]:
+def _lists(pairs: Iterable[Grouped], labels: pa.Array, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
     """Yield values with their lists of labels in tables of one size.
 
     ``pairs`` are values, the number of labels of each, and these labels one after the other.
@@ -335,8 +362,8 @@ def _lists(
             values, counts, codes = (
                 pa.concat_arrays([a, b]) if len(a) else b for a, b in zip((values, counts, codes), given, strict=True)
             )
-        while len(values) >= VALUES_PER_ROW_GROUP or (given is None and len(values)):
-            some = counts.slice(0, VALUES_PER_ROW_GROUP)
+        while len(values) >= size or (given is None and len(values)):
+            some = counts.slice(0, size)
             offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(some).cast(pa.int32())])
             end = offsets[-1].as_py()
             # Parquet takes a dictionary as it is, so it holds what the row group needs and no more.
@@ -352,9 +379,9 @@ class StoredIndex:
 
     def __init__(self, store: Store, key: str, column: str) -> None:
         self._key, self._column = key, column
-        self._file = self._read(lambda: pq.ParquetFile(pa.BufferReader(store.read_metadata(key))))
+        self.data = self._read(lambda: store.read_metadata(key))
+        self._file = self._read(lambda: pq.ParquetFile(pa.BufferReader(self.data)))
         self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
-        self.groups: int = self._file.num_row_groups
         if self.schema.names != [column, "partition"]:
             raise self._invalid(f"its columns are {', '.join(self.schema.names)}")
 
@@ -366,9 +393,23 @@ class StoredIndex:
         """Return its values."""
         return self._read(lambda: self._file.read([self._column]).column(0))
 
-    def group(self, number: int) -> pa.Table:
-        """Return the rows of a row group."""
-        return self._read(lambda: self._file.read_row_group(number)).replace_schema_metadata()
+    def some(self, numbers: Sequence[int]) -> pa.Table:
+        """Return the rows of some row groups."""
+        return self._read(lambda: self._file.read_row_groups(numbers)).replace_schema_metadata()
+
+    def lows(self) -> list[Any] | None:
+        """Return the least value of each row group; None unless those of each are above all before, and not NULL."""
+        footer = footer_of(self.data) or b""
+        try:
+            layout = FooterLayout(schema_bytes(footer) or b"")
+            leaf = layout.leaf(self._column)
+            decode = decoder(leaf, self.schema.types[0])
+            found = layout.groups(footer, self._column.encode(), leaf, decode) if decode is not None else None
+        except DAMAGE:
+            return None
+        if not found or any(g.low is None or g.nulls for g in found):
+            return None
+        return None if any(a.high >= b.low for a, b in pairwise(found)) else [g.low for g in found]
 
     def _read(self, call: Callable[[], Any]) -> Any:
         try:

@@ -211,7 +211,7 @@ class Operation:
                 if change.starts_anew:
                     with contextlib.suppress(KartosqlError):  # the commit stands
                         self._check_schemas(change)
-            self._keep_up(changes)
+            self._keep_up(changes, done)
             for one in done:
                 known = one.document.metadata if one.document is not None else ()
                 if self._publish is not None and any(key.startswith(FOLLOWED) for key in known):
@@ -226,14 +226,15 @@ class Operation:
         bases = {uuid: self._head(uuid) for uuid in [*(c.uuid for c in changes), primary]}
         return commit_all(self.store, primary, changes, bases=bases, grace=self._grace)
 
-    def _keep_up(self, changes: Sequence[Change]) -> None:
-        """Index new files of datasets that have data-skipping metadata."""
-        grown = [c.uuid for c in changes if c.added and not c.starts_anew]
-        heads = [self._heads.get(uuid) for uuid in grown]
+    def _keep_up(self, changes: Sequence[Change], done: Sequence[Committed]) -> None:
+        """Index new files of datasets that have data-skipping metadata, and forget those that are gone."""
+        removing = {c.uuid for c in done if c.labels_removed}
+        followed = [c.uuid for c in changes if (c.added or c.uuid in removing) and not (c.starts_anew or c.drop)]
+        heads = [self._heads.get(uuid) for uuid in followed]
         if any(isinstance(head, Head) and POINTER in head.document.metadata for head in heads):
             from kartosql.write.skipping import keep_up
 
-            keep_up(self.store, grown, Snapshot(self.store, self._cache), self.spark)
+            keep_up(self.store, followed, Snapshot(self.store, self._cache), self.spark)
 
     def _check_schemas(self, change: Change) -> None:
         """Put back the schema of a new dataset if it was deleted with an older dataset of the name."""

@@ -18,7 +18,7 @@ from kartosql.formats.kartothek.naming import BASE, POINTER, Place, place_for, p
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper.kinds import KINDS, MIN_MAX, IndexSpec, RegexValueList
 from kartosql.formats.xskipper.layout import IndexLayout, layout_for, resolved
-from kartosql.formats.xskipper.naming import parts_of, spelled
+from kartosql.formats.xskipper.naming import parts_of, path_of, spelled
 from kartosql.formats.xskipper.refreshing import Collecting, Refreshed, Sources, drop, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
@@ -30,6 +30,7 @@ from kartosql.write.layout import columns_of
 from kartosql.write.operation import Operation
 from kartosql.write.removal import exists
 
+MOST_ASKED = 32  # files, up to which the time of each is asked for, instead of a listing
 Columns = str | Iterable[str]
 _Place = TypeVar("_Place")
 
@@ -176,9 +177,9 @@ def of_datasets(
 
 
 def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot, spark: Any = None) -> None:
-    """Index the files that a commit brought, where datasets have skipping indexes; on executors of ``spark`` if given.
+    """Index the files that commits brought, and forget those that they took, where datasets have skipping indexes.
 
-    The commit stands whatever happens here: what is not indexed is read.
+    On executors of ``spark`` if given. The commit stands whatever happens here: what is not indexed is read.
     """
     for uuid in uuids:
         try:
@@ -186,10 +187,10 @@ def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot, spark: Any =
                 place = place_in(table.metadata, uuid)
                 if place is not None:
                     existing = MetadataStore.below(store, place.folder)
-                    _refresh(store, table, place, existing, specs_of(existing.indexes), spark)
+                    _refresh(store, table, place, existing, specs_of(existing.indexes), spark, follows=True)
         except KartosqlError as e:
             warnings.warn(
-                f"Dataset {uuid!r}: its skipping indexes do not know the new files: {e.message}",
+                f"Dataset {uuid!r}: its skipping indexes do not follow the commit: {e.message}",
                 KartosqlWarning,
                 stacklevel=2,
             )
@@ -218,6 +219,40 @@ def not_indexed(name: str) -> UsageError:
     return UsageError(f"{name!r} has no skipping indexes.", code="not-indexed", hint=hint)
 
 
+class _Files:
+    """The files of a table by the names of entries about them, whose times are taken as they are: none changes."""
+
+    def __init__(self, table: DatasetTable, place: Place, layout: IndexLayout) -> None:
+        self._table, self.layout = table, layout
+        self.prefix = f"{table.uuid}/{table.table}/"
+        self.numbers = {f"{place.table}/{key.removeprefix(self.prefix)}": at for at, key in enumerate(table.files)}
+
+    @memoized
+    def _columns(self) -> dict[str, list[Any]]:
+        return {k: found for k, (_, found) in _partitions(self._table).items() if k in self.layout.partitions}
+
+    def file(self, path: str, modified: int) -> DataFile:
+        at = self.numbers[path]
+        row = self._table.partitions.part_of_file[at]
+        return DataFile(path, modified, self._table.files[at], {k: column[row] for k, column in self._columns.items()})
+
+    def __contains__(self, name: object) -> bool:
+        path, _, time = str(name).rpartition("#")
+        return path in self.numbers and time.isdecimal()
+
+    def __getitem__(self, name: str) -> DataFile:
+        path, _, time = name.rpartition("#")
+        return self.file(path, int(time))
+
+    def unknown(self, existing: MetadataStore) -> set[str]:
+        """Return the paths of files that lack an entry."""
+        known = [
+            {path_of(name) for s in existing.segments if s.is_own == is_own for name in s.ids()}
+            for is_own in {spec.kind.is_own for spec, _ in self.layout.indexes}
+        ]
+        return self.numbers.keys() - set[str].intersection(*known) if known else set(self.numbers)
+
+
 def _refresh(
     store: Store,
     table: DatasetTable,
@@ -225,22 +260,21 @@ def _refresh(
     existing: MetadataStore | None,
     specs: Sequence[IndexSpec],
     spark: Any = None,
+    *,
+    follows: bool = False,
 ) -> Refreshed:
+    """Bring metadata up to date; if that ``follows`` a commit, entries of files that are listed are taken as true."""
     if not all(spec.kind.is_for_executors for spec in specs):
         spark = None
-    layout = _layout(table, place.table, specs)
-    prefix = f"{table.uuid}/{table.table}/"
-    details = store.details(prefix)
-    values = table.partitions
-    columns = {k: found for k, (_, found) in _partitions(table).items() if k in layout.partitions}
-    files = []
-    for at, key in enumerate(table.files):
-        if key in details:
-            modified = details[key].milliseconds
-            row = values.part_of_file[at]
-            partition = {k: column[row] for k, column in columns.items()}
-            files.append(DataFile(f"{place.table}/{key.removeprefix(prefix)}", modified, key, partition))
-    return refresh(store, place.folder, files, layout, _sources(store, table.uuid, spark), existing)
+    files = _Files(table, place, _layout(table, place.table, specs))
+    wanted = files.unknown(existing) if follows and existing is not None else files.numbers.keys()
+    is_few = follows and len(wanted) <= MOST_ASKED
+    folders = [table.files[files.numbers[path]] for path in wanted] if is_few else [files.prefix]
+    details = {k: d for found in store.map(store.details, folders) for k, d in found.items()}
+    keys = {path: table.files[files.numbers[path]] for path in wanted}
+    there = [files.file(path, details[key].milliseconds) for path, key in keys.items() if key in details]
+    sources, current = _sources(store, table.uuid, spark), files if is_few else None
+    return refresh(store, place.folder, there, files.layout, sources, existing, current)
 
 
 def _layout(table: DatasetTable, name: str, specs: Sequence[IndexSpec]) -> IndexLayout:

@@ -312,7 +312,7 @@ def test_a_commit_stands_whose_files_cannot_be_indexed(tmp_path, spark, monkeypa
             return run(self, frame, work)
 
         monkeypatch.setattr(job.Job, "run", fail)
-        with pytest.warns(KartosqlWarning, match=r"do not know the new files: No executors\."):
+        with pytest.warns(KartosqlWarning, match=r"do not follow the commit: No executors\."):
             con.append_to_dataset("d", spark.range(100, 109).selectExpr(*few))
         assert con.sql("SELECT count(*) FROM d WHERE x > 50").rows() == [(9,)]
         assert steps(con, "SELECT x FROM d WHERE x > 500") == {"minmax": 3}

@@ -7,7 +7,7 @@ import datetime as dt
 import io
 import json
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -125,6 +125,18 @@ class Collecting(Protocol):
         ...
 
 
+class Current(Protocol):
+    """The files that there are, by the names of entries about them; a dictionary is one."""
+
+    def __contains__(self, name: object, /) -> bool:
+        """Return whether an entry is about one of them."""
+        ...
+
+    def __getitem__(self, name: str, /) -> DataFile:
+        """Return the file that an entry is about."""
+        ...
+
+
 @dataclass(frozen=True)
 class Sources:
     """How data are read for indexes in this process.
@@ -171,21 +183,23 @@ def refresh(
     layout: IndexLayout,
     sources: Collecting,
     existing: MetadataStore | None = None,
+    current: Current | None = None,
 ) -> Refreshed:
     """Bring the metadata below ``folder`` up to date: entries for ``files``, with the indexes of ``layout``.
 
     Metadata that do not exist yet are made; those of older versions become version 4. Entries of
     files that did not change are kept as they are. New part files are written first, then old
     ones removed: a crash leaves entries twice, which does no harm. ``existing`` are the metadata
-    below ``folder``, if they are open already. Raises ``invalid-argument`` for
-    metadata of another table, and for encrypted ones without their keys, and
-    ``unsupported-version`` for versions that are not known.
+    below ``folder``, if they are open already. With ``current``, which has other files as well,
+    ``files`` are those that may lack entries. Raises ``invalid-argument`` for metadata of another table, and for
+    encrypted ones without their keys, and ``unsupported-version`` for versions that are not known.
     """
     if existing is None:
         existing = MetadataStore.below(store, folder, layout.secrets.keys if layout.secrets else {})
     _check_own(existing, folder, layout)
     done: list[Refreshed] = []
     stale = list(existing.unreadable)
+    current = {f.id: f for f in files} if current is None else current
     # Part files with kinds that the original does not know stand beside those that it reads.
     for is_own in (False, True):
         segments = [s for s in existing.segments if s.is_own == is_own]
@@ -198,7 +212,7 @@ def refresh(
         writer = _Parts(store, f"{folder}/{OWN * is_own}", own, {f.id: f.size for f in files})
         try:
             with writer.thread:  # which ends when all is written
-                found, replaced = _written(segments, files, own, sources, writer)
+                found, replaced = _written(segments, files, current, own, sources, writer)
         except BaseException:
             with contextlib.suppress(Exception):
                 store.delete(writer.keys)
@@ -215,10 +229,14 @@ def refresh(
 
 
 def _written(
-    segments: Sequence[Segment], files: Sequence[DataFile], layout: IndexLayout, sources: Collecting, writer: _Parts
+    segments: Sequence[Segment],
+    files: Sequence[DataFile],
+    current: Current,
+    layout: IndexLayout,
+    sources: Collecting,
+    writer: _Parts,
 ) -> tuple[Refreshed, list[str]]:
     """Write new part files, and return what they are with the keys of those whose place they take."""
-    current = {f.id: f for f in files}
     seen: set[str] = set()
     stale: list[str] = []
     removed = 0
@@ -241,7 +259,7 @@ def _written(
             writer.add(kept, bounds_are_exact=MIN_MAX.are_exact(segment.schema), reading=segment.schema.reading)
         stale.append(segment.source)
     kept_count = len(seen)
-    with contextlib.closing(sources.rows([f for i, f in current.items() if i not in seen], layout)) as collected:
+    with contextlib.closing(sources.rows([f for f in files if f.id not in seen], layout)) as collected:
         for rows in collected:
             seen.update(rows.column(OBJECT_COLUMN).to_pylist())
             writer.add(rows, bounds_are_exact=True, reading=layout.reading)
@@ -252,10 +270,9 @@ def _written(
     return Refreshed(len(seen) - kept_count, removed, kept_count, left), stale
 
 
-def _is_about(name: str, size: int | None, current: Mapping[str, DataFile]) -> bool:
+def _is_about(name: str, size: int | None, current: Current) -> bool:
     """Return whether an entry is about one of the current files as it is now; most metadata have no sizes."""
-    file = current.get(name)
-    return file is not None and (size is None or file.size is None or size == file.size)
+    return name in current and (size is None or current[name].size in (None, size))
 
 
 def drop(store: Store, folder: str) -> int:
@@ -356,9 +373,7 @@ def _is_as_wanted(segment: Segment, layout: IndexLayout) -> bool:
     return True
 
 
-def _converted(
-    segment: Segment, layout: IndexLayout, current: Mapping[str, DataFile], places: Sequence[int]
-) -> pa.Table | None:
+def _converted(segment: Segment, layout: IndexLayout, current: Current, places: Sequence[int]) -> pa.Table | None:
     """Return entries of a part file in the columns that are wanted, None if it has not all of them."""
     if not segment.schema.version or segment.schema.is_legacy or not places:
         return None  # version 0, and times in another calendar, are read anew

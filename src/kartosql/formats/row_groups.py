@@ -1,0 +1,132 @@
+"""Parquet files made of row groups of others, which are copied as bytes: nothing is read of what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kartosql.parquet import END, GROUPS_FOLLOW, MAGIC, MAX_DEPTH, ROWS_FOLLOW, Reader, footer_of, schema_bytes
+
+# Fields of a row group by the depth of their struct: where something lies, and what is not copied, namely the places of
+# page indexes and Bloom filters, and keys.
+_OFFSETS = {0: (5,), 2: (2,), 3: (9, 11)}
+_UNMOVED = {2: (4, 6, 8, 9), 3: (10, 14)}
+_ORDINAL = 7
+_STRUCT = 12
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group: its bytes, from ``start`` on, and its entry in the footer.
+
+    The entry is cut where it has an offset, or (None) the number of the row group.
+    """
+
+    rows: int
+    start: int
+    data: memoryview
+    entry: tuple[bytes | int | None, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A Parquet file in parts: what its footer has before the number of rows, row groups, and what follows these."""
+
+    head: bytes
+    groups: Sequence[RowGroup]
+    tail: bytes
+
+
+class _Entries(Reader):
+    """Reads entries of row groups, and notes where they have offsets and numbers."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.places: list[tuple[int, int, int | None]] = []
+
+    def struct(self, depth: int = 0, field: int = 0) -> dict[int, Any]:
+        if depth > MAX_DEPTH:
+            raise IndexError
+        found: dict[int, Any] = {}
+        offsets, unmoved = _OFFSETS.get(depth, ()), _UNMOVED.get(depth, ())
+        while self.data[self.at]:
+            field, kind = self.field(field)
+            start = self.at
+            found[field] = value = self.value(kind, depth)
+            if 4 <= kind <= 6 and (field in offsets or (depth == 0 and field == _ORDINAL)):
+                self.places.append((start, self.at, value if field in offsets else None))
+            elif field in unmoved:
+                raise ValueError("something else belongs to it")
+        self.at += 1
+        return found
+
+    def group(self, data: bytes, end: int) -> RowGroup:
+        """Return the next row group of a file whose footer begins at ``end``."""
+        self.places.clear()
+        at = self.at
+        found = self.struct()
+        spans = [(min(m[9], m.get(11) or m[9]), m[7]) for m in (chunk[3] for chunk in found[1])]
+        start = stop = spans[0][0]
+        for begin, size in spans:
+            if begin != stop or size < 0:
+                raise ValueError("it does not lie together")
+            stop += size
+        if not len(MAGIC) <= start <= stop <= end:
+            raise ValueError("it lies elsewhere")
+        entry: list[bytes | int | None] = []
+        for first, last, value in self.places:
+            entry += [self.data[at:first], value]
+            at = last
+        return RowGroup(found[3], start, memoryview(data)[start:stop], (*entry, self.data[at : self.at]))
+
+
+def cut(data: bytes) -> Cut:
+    """Return the parts of a file; raises what is in ``DAMAGE`` where its row groups cannot be copied."""
+    footer = footer_of(data)
+    head = schema_bytes(footer) if footer is not None else None
+    if footer is None or head is None:
+        raise ValueError("it is unusual")
+    reader = _Entries(footer)
+    reader.at = len(head)
+    reader.signed()
+    if footer[reader.at] != GROUPS_FOLLOW:
+        raise ValueError("it is unusual")
+    kind = footer[reader.at + 1]
+    reader.at += 2
+    count = kind >> 4 if kind >> 4 != 15 else reader.number()
+    if count and kind & 15 != _STRUCT:
+        raise ValueError("it is damaged")
+    end = len(data) - len(footer) - END
+    return Cut(head, [reader.group(data, end) for _ in range(count)], footer[reader.at :])
+
+
+def joined(parts: Cut) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a file of some row groups, which may be those of several files with the same head."""
+    yield MAGIC
+    at, entries = len(MAGIC), []
+    for number, group in enumerate(parts.groups):
+        yield group.data
+        entries += [_written(part, at - group.start, number) for part in group.entry]
+        at += len(group.data)
+    assert parts.head[-1] == ROWS_FOLLOW
+    count = len(parts.groups)
+    listed = bytes([count << 4 | _STRUCT]) if count < 15 else bytes([15 << 4 | _STRUCT]) + _varint(count)
+    rows = _varint(2 * sum(group.rows for group in parts.groups))
+    footer = b"".join([parts.head, rows, bytes([GROUPS_FOLLOW]), listed, *entries, parts.tail])
+    yield footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
+def _written(part: bytes | int | None, distance: int, number: int) -> bytes:
+    if isinstance(part, bytes):
+        return part
+    # Some writers leave out an offset with a zero.
+    return _varint(2 * (number if part is None else part + distance if part else 0))
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
