@@ -37,7 +37,7 @@ BUGS = (
     Bug("an index lacks what is appended", CHANGE, "        if not self.removed and not self.change.added:\n            return None", "        if not self.removed:\n            return None", only="append_d find_d"),
     Bug("a new index lacks what others append meanwhile", CHANGE, "later = [label for label in labels if label not in planned]", "later: list[str] = []", only="append_d index find_d"),
     Bug("an index keeps what is removed", CHANGE, "return old, _joined(new or [nothing]), self.removed", "return old, _joined(new or [nothing]), frozenset()", only="update_d find_d"),
-    Bug("a commit forgets changes that are not carried out", CHANGE, "unfinished=head.unfinished if head is not None else None,", "unfinished=None,", only="append_c delete_c"),
+    Bug("a commit forgets changes that are not carried out", CHANGE, "unfinished=head.unfinished if head is not None else None,", "unfinished=None,", only="append_c read_c", fates="slow"),
     Bug("what is compacted comes last", "write/compact.py", "positions={new: labels[-1] for new, labels in merger.replaced.items()},", "", only="append_c compact read_c"),
     Bug("a lost answer is taken for a refusal", COMMIT, "if now is not None and now.identity is not None and commit_id in now.identity.recent:", "if False:", only="append_d delete_d", fates="after twice"),
     Bug("who does not know deletes files", "write/operation.py", "            except CommitUnknown:\n                raise\n            except KartosqlError:\n                self.discard(written)", "            except KartosqlError:\n                self.discard(written)", only="append_d append_c", fates="after late"),

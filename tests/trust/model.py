@@ -91,11 +91,14 @@ def rows_of_cube(state: Cells) -> frozenset[tuple[Any, ...]]:
 WRITES: dict[str, Callable[..., State]] = {
     "append_d": _append, "replace_d": _replace, "delete_d": _delete, "update_d": _update, "merge_d": _merge,
     "foreign_d": _append, "append_c": _append_c, "update_c": _update_c, "delete_c": _delete_c, "set_c": _set_c,
-    "foreign_c": lambda state, en: _append_c(state, (), en),
+    "foreign_c": lambda state, en: _append_c(state, (), en), "append_l": _append, "delete_l": _delete,
+    "compact_l": lambda state: state,
 }  # fmt: skip
 READS: dict[str, Callable[..., Any]] = {
     "read_d": lambda state: state,
     "find_d": lambda state, where: frozenset(row for row in state if matches(row[1], row[2], where)),
+    "read_l": lambda state: state,
+    "find_l": lambda state, where: READS["find_d"](state, where),
     "read_c": rows_of_cube,
     "find_c": lambda state, where: frozenset(r for r in rows_of_cube(state) if matches(r[2], r[3], where)),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,13 @@ from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 STUCK_SECONDS = 300.0  # of real time, that an actor may take from one call of the store to the next
 MOST_STEPS = 60_000
 # What becomes of a call of the store. Without an answer it may have been carried out before, or be carried out later;
-# "twice" it is sent by a library that hears of the refusal of the second alone.
-FATES = ("before", "after", "late", "twice", "refused", "slow", "crash before", "crash after", "crash late")
+# "twice" it is sent by a library that hears of the refusal of the second alone. From "full" on nobody's writes find
+# space for a while, and at a "jump" the clock of the actor does so.
+FATES = (
+    *("before", "after", "late", "twice", "refused", "slow", "crash before", "crash after", "crash late"),
+    *("full", "jump"),
+)
+JUMPS = (-7200.0, -60.0, 60.0, 7200.0)
 
 
 class Crashed(BaseException):
@@ -64,6 +70,7 @@ class Scheduler:
         self._of_thread = threading.local()
         self._stopped = threading.Semaphore(0)
         self._is_stopping = False
+        self._full_until = -1.0
 
     def run(self, acts: list[Callable[[], None]], skews: list[float]) -> list[Actor]:
         """Let actors act until all of them have ended; raises NoEnd, and what they did not catch."""
@@ -163,9 +170,19 @@ class Scheduler:
         self.pause()
         fate = self._faults.get((actor.number, actor.calls))
         actor.calls += 1
+        puts = name in ("pipe_file", "put_if")
+        if fate == "full":
+            self._full_until = self.now + self.random.choice([0.0, 0.1, 30.0])
+        if puts and self.now <= self._full_until:
+            actor.met += 1
+            raise OSError(errno.ENOSPC, f"no space for {key}")
         if fate is None:
             return carry_out()
         actor.met += 1
+        if fate == "jump":
+            actor.skew += self.random.choice(JUMPS)
+        if fate in ("jump", "full"):
+            return carry_out()
         if fate == "slow":
             self.pause(self.random.choice([1.0, 12.0, 400.0, 4000.0]))
             return carry_out()

@@ -25,6 +25,7 @@ from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, Store
 from kartosql.formats.kartothek import metadata
 from kartosql.store import Store
 from trust.files import Object, simulated
+from trust.lake import FOLDER, Lake
 from trust.model import START_C, START_D, WRITES, Event, History
 from trust.scheduler import FATES, Crashed, Fault, Scheduler
 from writing import originals
@@ -77,7 +78,7 @@ class _Maker:
         for table, kinds in KINDS.items():
             # Of few kinds more of them meet.
             known = [kind for kind in kinds if not (self.is_swift and kind in CHANGE_ROWS)]
-            some = random.sample(known, random.choice([2, 3, 4, 6, len(known)]))
+            some = random.sample(known, min(len(known), random.choice([2, 3, 4, 6, len(known)])))
             self.kinds[table] = [kind for kind in kinds if kind in only] if only else some
 
     def rows(self) -> tuple[Any, ...]:
@@ -105,7 +106,7 @@ class _Maker:
         if name == "merge_d":  # of few keys, which others may have at the same time
             keys = self.random.sample(KEYS, self.random.randint(1, 2))
             return (name, tuple((q, self.random.choice(TEXTS), n) for q, n in keys))
-        if name in ("append_d", "replace_d", "foreign_d"):
+        if name in ("append_d", "replace_d", "foreign_d", "append_l"):
             rows = self.rows()
             return (name, tuple({(q, s): (q, s, n) for q, s, n in rows}.values()))
         if name in ("delete_d", "delete_c"):
@@ -113,7 +114,9 @@ class _Maker:
         if name == "update_d":
             where = self.where()
             return (name, where, self.random.choice([None, *TEXTS]) if where[0] == "s" else None)
-        if name in ("set_c", "find_d", "find_c"):
+        if name == "delete_l":
+            return (name, ("q", self.random.choice(PARTS)))
+        if name in ("set_c", "find_d", "find_c", "find_l"):
             return (name, self.where())
         if name == "append_c":
             return (name, *self.both())
@@ -127,7 +130,7 @@ class _Maker:
             return (name, self.random.choice([1.0, 30.0, 3 * 3600.0, 8 * DAY]))
         if name == "index":
             return (name, self.random.choice(["create", "drop", "skip"]), table)
-        return (name,) if name.startswith("read") else (name, table)
+        return (name,) if name.startswith("read") or name == "compact_l" else (name, table)
 
 
 KINDS: dict[str, dict[str, int]] = {
@@ -139,6 +142,7 @@ KINDS: dict[str, dict[str, int]] = {
         "append_c": 7, "update_c": 4, "delete_c": 3, "set_c": 3, "foreign_c": 1, "read_c": 5, "find_c": 3, "compact": 3,
         "clean": 3, "index": 1, "sleep": 1, "repair": 1,
     },
+    "l": {"append_l": 4, "delete_l": 3, "compact_l": 3, "read_l": 5, "find_l": 3},
 }  # fmt: skip
 
 
@@ -149,7 +153,7 @@ def program(seed: object, only: Sequence[str] = (), fates: Sequence[str] = ()) -
     """Return a program by chance; of some kinds of operations ``only``, and with some of the faults ``fates``."""
     random = Random(f"program {seed}")
     maker = _Maker(random, only)
-    tables = random.choices(["d", "c", "dc"], [5, 5, 1])[0]
+    tables = random.choices(["d", "c", "dc", "l"], [5, 5, 1, 1])[0]
     if only:
         tables = "".join(table for table, kinds in maker.kinds.items() if any(k.endswith(f"_{table}") for k in kinds))
     actors = tuple(
@@ -232,7 +236,10 @@ class Run:
     met: int = 0  # faults
 
     def connect(self, actor: object) -> kartosql.Connection:
-        return kartosql.connect(f"sim://{actor}/s", cache="off", threads=1)
+        con = kartosql.connect(f"sim://{actor}/s", cache="off", threads=1)
+        if "l" in _tables(self.program):
+            con.attach(f"sim://{actor}/{FOLDER}", "l", type="delta")
+        return con
 
     def body(self, number: int, ops: tuple[Op, ...]) -> Callable[[], None]:
         def act() -> None:
@@ -270,7 +277,7 @@ class Run:
             return False
         if error.code == "concurrent-commit":
             return event.name in WRITES or event.name in ("compact", "index", "repair", "clean")
-        if error.code in ("store-failed", "access-denied", "commit-failed"):
+        if error.code in ("store-failed", "access-denied", "commit-failed", "disk-full"):
             return is_faulty or bool(self.program.faults)
         if waited > GRACE - DAY:  # files are kept for readers and writers of that time
             return error.code in ("commit-expired", "missing-file", "missing-metadata")
@@ -397,6 +404,26 @@ class _Acts:
     def find_c(self, where: Any) -> Any:
         return self._sql(f"SELECT p, x, i, v, w FROM c WHERE {condition(where, 'i', 'v', 'p')}")
 
+    # -- the Delta table, which others write
+
+    def _lake(self) -> Lake:
+        return Lake(self.event.actor, self.event.began)
+
+    def append_l(self, rows: Any) -> None:
+        self._lake().append(rows)
+
+    def delete_l(self, where: Any) -> None:
+        self._lake().remove(where[1])
+
+    def compact_l(self) -> None:
+        self._lake().compact()
+
+    def read_l(self) -> Any:
+        return self._sql("SELECT q, s, n FROM l")
+
+    def find_l(self, where: Any) -> Any:
+        return self._sql(f"SELECT q, s, n FROM l WHERE {condition(where, 's', 'n', 'q')}")
+
     # -- upkeep
 
     def compact(self, table: str) -> None:
@@ -431,6 +458,8 @@ def _begun(tables: str) -> dict[str, Object]:
             assert report["sequence"] == FIRST
         if "c" in tables:
             con.build_cube(CUBE, {"seed": table_seed(START_C[0]), "en": table_en(START_C[1])})
+        if "l" in tables:
+            Lake("begin", 0).begin(sorted(START_D))
     session_pool.clear()
     return place.objects
 
@@ -459,12 +488,15 @@ def run(made: Program) -> Run:
 
 def _tables(made: Program) -> str:
     text = repr(made.actors)
-    return "".join(t for t in "dc" if f"_{t}'" in text or f"'{t}'" in text or ("'old'" in text and t == "d"))
+    return "".join(t for t in "dcl" if f"_{t}'" in text or f"'{t}'" in text or ("'old'" in text and t == "d"))
 
 
 def _end(found: Run, tables: str) -> None:
     """Look at what is there when all have ended: it works on, nothing is wrong, and the history is sequential."""
     with found.connect("end") as con:
+        if "l" in tables:
+            for op in (("append_l", (("a", "s1", 900),)), ("read_l",), ("find_l", ("s", "s1"))):
+                found.do(con, -1, op)
         for table, more in (
             ("d", ("append_d", (("a", "s1", 900),))),
             ("c", ("append_c", (("a", 9, "s1", 900),), (("a", 9, 901),))),
@@ -485,7 +517,7 @@ def _end(found: Run, tables: str) -> None:
             for op in (looks[1], ("old", "d"))[: 2 if table == "d" else 1]:
                 found.do(con, -1, op)
     for table in tables:
-        start = START_D if table == "d" else START_C
+        start = START_C if table == "c" else START_D
         events = [e for e in found.events if e.name.endswith(f"_{table}")]
         if not History(start, events, found.versions if table == "d" else {}).is_sequential():
             told = "\n".join(map(str, events))

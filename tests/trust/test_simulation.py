@@ -11,6 +11,7 @@ import pytest
 
 from mutated import misplaced
 from trust import bugs, simulation
+from trust.files import Place
 from trust.model import START_D, Event, History
 from trust.scheduler import FATES, Fault, NoEnd, Scheduler
 from trust.simulation import Program
@@ -156,3 +157,14 @@ def test_a_program_is_made_as_short_as_its_failure_lets_it(monkeypatch):
     )
     monkeypatch.setattr(simulation, "failure", failing)
     assert simulation.shrunk(made) == Program("0", ((("compact", "d"),), ()), (Fault(1, 1, "slow"),), (0.0, 0.0), False)
+
+
+LAKE = ("append_l", "delete_l", "compact_l", "read_l", "find_l")
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_programs_that_write_a_delta_table_do_not_lose_what_others_write(is_blind, monkeypatch):
+    if is_blind:  # one that looks whether it is the first overwrites nobody
+        monkeypatch.setattr(Place, "put_if", lambda self, key, data, expected: self.put(key, data))
+    failed = [seed for seed in range(8) if simulation.failure(simulation.program(seed, LAKE)) is not None]
+    assert bool(failed) == is_blind
