@@ -103,6 +103,7 @@ class Worker:
         self._is_ready = False
         self.is_stopped = False
         self._is_cancelled: Cancelled = _never
+        self._seconds = limits.seconds  # of the statement that it runs
         self.pid = 0  # until it is ready
         settings = {**limits.settings, "temp_directory": self._folder}
         with contextlib.suppress(LimitError):  # it is gone already, which the first statement finds
@@ -125,7 +126,8 @@ class Worker:
                 self.close()
                 return header, None
             self._is_ready, self.pid = True, int(header["pid"])
-        end = time.monotonic() + request.get("limits", {}).get("timeout", self._limits.seconds) + OVERTIME
+        self._seconds = request.get("limits", {}).get("timeout", self._limits.seconds)
+        end = time.monotonic() + self._seconds + OVERTIME
         self._send(request)
         header = self._header(end)
         size = int(header.get("bytes", 0))
@@ -194,7 +196,7 @@ class Worker:
             self.is_stopped = True
             raise self._ended(self._lost())
         if time.monotonic() > end:
-            message = f"The statement took longer than the limit of {limits.seconds:g} s."
+            message = f"The statement took longer than the limit of {self._seconds:g} s."
             raise self._ended(LimitError(message, code="timeout", hint="Narrow the conditions, or raise timeout."))
         if memory_of(self.pid)[1] > limits.memory:
             hint = "Select fewer rows and columns, or raise memory_limit."
