@@ -105,6 +105,9 @@ def test_unknown_settings_are_refused_with_the_nearest_name():
         find("treads")
     assert e.value.code == "unknown-setting"
     assert "Did you mean threads?" in e.value.hint
+    with pytest.raises(UsageError) as e:
+        find("readonly")
+    assert "Did you mean read_only?" in e.value.hint
 
 
 def test_unknown_settings_without_a_near_name_list_all():

@@ -342,15 +342,15 @@ class Connection:
         url: str | os.PathLike[str],
         name: str,
         *,
-        type: str = "parquet",  # noqa: A002
+        type: str | None = None,  # noqa: A002
         storage_options: Mapping[str, Any] | None = None,
         replace: bool = False,
         **options: Any,
     ) -> None:
         """Make a folder of files, an ODF dataset or another store known as ``name``, to be read.
 
-        ``type`` and ``options`` are those of ATTACH (docs/attach.md). Raises ``not-allowed``, ``name-taken``,
-        ``unknown-type``, ``invalid-option``, ``no-files``, and what is wrong with the files.
+        ``type`` (else by the suffix, or Parquet) and ``options`` are those of ATTACH (docs/attach.md). Raises
+        ``not-allowed``, ``name-taken``, ``unknown-type``, ``invalid-option``, ``no-files``, and what is wrong.
         """
         is_taken = self._session.tables().is_taken
         self._session.attachments.attach(

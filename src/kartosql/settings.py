@@ -268,12 +268,15 @@ def _not_for_statements(setting: Setting, why: str) -> SqlError:
     return SqlError(f"The setting {setting.name!r} {why}.", code="not-allowed", hint=hint)
 
 
+_ARGUMENTS = ("read_only", "storage_options", "untrusted")  # of connect(), which are no settings
+
+
 def find(name: str) -> Setting:
     """Return the declaration of ``name`` or raise ``unknown-setting``."""
     if not isinstance(name, str):
         raise UsageError(f"The name of a setting is text, not {type(name).__name__}.", code="unknown-setting")
     setting = _BY_LOWER.get(name.lower())
     if setting is None:
-        hint = f"{did_you_mean(name, SETTINGS, '')} Settings: {', '.join(SETTINGS)}.".lstrip()
+        hint = f"{did_you_mean(name, (*SETTINGS, *_ARGUMENTS), '')} Settings: {', '.join(SETTINGS)}.".lstrip()
         raise UsageError(f"There is no setting {name!r}.", code="unknown-setting", hint=hint)
     return setting

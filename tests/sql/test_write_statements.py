@@ -275,7 +275,7 @@ def test_typing_errors_get_a_suggestion(text, hint):
 @pytest.mark.parametrize(
     ("text", "form"),
     [
-        ("CREATE TABLE t (a INT)", "CREATE DATASET"),
+        ("CREATE TABLE t (a INT)", "Did you mean CREATE DATASET?"),
         ("CREATE OR REPLACE INDEX ON c (a)", "CREATE CUBE"),
         ("DROP TABLE c", "DROP DATASET"),
         ("ALTER TABLE c ADD COLUMN x INT", "ALTER CUBE"),

@@ -207,7 +207,16 @@ def test_a_missing_folder_is_no_store(tmp_path):
     with pytest.raises(StoreError, match="none") as e:
         Store(str(tmp_path / "none"))
     assert e.value.code == "store-not-found"
-    assert e.value.hint
+    assert e.value.hint == "Check the path of the store; a new one begins with an empty folder."
+
+
+def test_a_way_out_of_a_path_that_is_no_store(tmp_path):
+    (tmp_path / "flights").mkdir()
+    (tmp_path / "rows.csv").write_text("a\n1\n")
+    for name, hint in (("fligths", f"Did you mean '{tmp_path}/flights'?"), ("rows.csv", f"is '{tmp_path}', where")):
+        with pytest.raises(StoreError) as e:
+            Store(str(tmp_path / name))
+        assert hint in e.value.hint
 
 
 def test_a_missing_folder_is_made_on_demand(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import sys
 import time
 
 from kartosql.cli.output import interruptible, opened, say
@@ -14,10 +16,10 @@ from kartosql.render.formats import write_stream
 
 _NEXT = """\
 Try next:
-  kartosql {folder} -c "SHOW TABLES"
-  kartosql {folder} -c "DESCRIBE flights"
-  kartosql {folder} -c "EXPLAIN SELECT dest FROM flights WHERE tailnum = 'N14228'"
-  kartosql {folder} -c "SELECT * FROM flights WHERE month = 1" -o january.parquet
+  {command} {folder} -c "SHOW TABLES"
+  {command} {folder} -c "DESCRIBE flights"
+  {command} {folder} -c "EXPLAIN SELECT dest FROM flights WHERE tailnum = 'N14228'"
+  {command} {folder} -c "SELECT * FROM flights WHERE month = 1" -o january.parquet
 """
 
 
@@ -43,4 +45,5 @@ def run_demo(folder: str) -> None:
             rows = write_stream(query.reader(), "box", out)
             out.write(f"{rows:,} rows in {seconds:.3f} s\n\n{query.report}\n\n".encode())
             out.flush()
-        out.write(_NEXT.format(folder=shlex.quote(folder)).encode())
+        command = "kartosql" if shutil.which("kartosql") else f"{shlex.quote(sys.executable)} -m kartosql"
+        out.write(_NEXT.format(command=command, folder=shlex.quote(folder)).encode())

@@ -144,7 +144,7 @@ def command_parser() -> Parser:
     parser = Parser(
         prog="kartosql",
         usage="kartosql [options] [URL|PROFILE] [-c SQL | -f FILE | -] ...",
-        description="Run SQL over the Kartothek datasets and cubes of a store.",
+        description="Type SQL at Parquet files in a folder or a bucket: tables, cubes, datasets and lakes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

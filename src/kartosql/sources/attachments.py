@@ -11,7 +11,7 @@ from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError, did_you_mean, quoted, text_of
 from kartosql.formats.odf import times
 from kartosql.settings import Settings
-from kartosql.sql.attach_parse import TYPES
+from kartosql.sql.attach_parse import TYPES, type_of
 from kartosql.store import Mounts, Store
 from kartosql.store.urls import is_below, is_local_url
 from kartosql.tables.names import Attached, Name
@@ -185,7 +185,7 @@ class Attachments:
         self,
         url: str | os.PathLike[str],
         name: str,
-        type_: str,
+        type_: str | None,
         options: Mapping[str, Any],
         *,
         is_taken: Callable[[str], bool],
@@ -193,7 +193,7 @@ class Attachments:
         replace: bool = False,
         if_not_exists: bool = False,
     ) -> bool:
-        """Attach what is at ``url`` and return whether that was done.
+        """Attach what is at ``url`` and return whether that was done; without a type the suffix says it, or Parquet is.
 
         Raises ``not-allowed``, ``name-taken``, ``unknown-type``, ``invalid-option`` and what is wrong with it.
         """
@@ -210,7 +210,8 @@ class Attachments:
         if not (known is not None and replace) and is_taken(name):
             hint = "Choose another name, or DETACH what has it; ATTACH OR REPLACE replaces what is attached."
             raise UsageError(f"There is a table {name!r} already.", code="name-taken", hint=hint)
-        made = self.open(url, name, str(type_).lower(), options, storage_options)
+        type_ = (type_of(url) or "parquet") if type_ is None else str(type_).lower()
+        made = self.open(url, name, type_, options, storage_options)
         if known is not None:
             self.detach(known)
         self.entries[name] = made

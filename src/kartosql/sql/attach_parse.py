@@ -25,8 +25,15 @@ TYPES: dict[str, tuple[str, ...]] = {
     "iceberg": ("snapshot", "as_of", "table", "catalog", "data", "metadata"),
     "kartothek": (),
 }
+_SUFFIXES = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 FORM = f"ATTACH 'folder or URL' AS name (TYPE {' | '.join(TYPES)}, option value, ...)"
 MAX_DEPTH = 4  # of lists and maps in the value of an option
+
+
+def type_of(url: str) -> str | None:
+    """Return the type of source that the end of a URL names, if it names one."""
+    plain = url.lower().removesuffix(".gz")
+    return next((type_ for suffix, type_ in _SUFFIXES.items() if plain.endswith(suffix)), None)
 
 
 def parse_attach(text: str, tokens: list[Token]) -> Attach | Detach:
@@ -56,7 +63,8 @@ class _AttachCursor(TokenCursor):
         self.end()
         if "type" not in options:
             self.at = 0
-            hint = f"Supported are SELECT, SHOW and others, and {FORM}."
+            said = f"Say what it is: ATTACH '{url}' AS {name or 'name'} (TYPE {type_of(url)})."
+            hint = said if type_of(url) else f"Supported are SELECT, SHOW and others, and {FORM}."
             raise self.fail("ATTACH without a TYPE is not supported.", hint, code="not-supported")
         if not name:
             raise self.fail("Expected AS and a name.")

@@ -372,9 +372,10 @@ class _WriteCursor(TokenCursor):
         if close and word not in seconds:
             return self.fail(f"There is no {first} {word}.", f"Did you mean {first} {close}?")
         self.at = 0
+        meant = f"Did you mean {first} DATASET? " if word == "TABLE" and "DATASET" in seconds else ""
         return self.fail(
             f"This form of {first} is not supported.",
-            f"Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET and RESET, and of {first}: {', '.join(known)}.",
+            f"{meant}Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET and RESET, and of {first}: {', '.join(known)}.",
             "not-supported",
         )
 

@@ -33,7 +33,7 @@ from kartosql.store.keys import (
     check_key,
     side_folder,
 )
-from kartosql.store.urls import filesystem_of, is_encodable, no_answer, protocols_of
+from kartosql.store.urls import filesystem_of, is_encodable, no_answer, protocols_of, way_out
 from kartosql.text.secrets import harmless, redacted
 
 if TYPE_CHECKING:
@@ -186,9 +186,7 @@ class Store:
                 reraise(self.redacted(e), f"Cannot open {self.root!r}")
                 is_folder = False
             if not is_folder:
-                raise StoreError(
-                    f"{self.root!r} is no folder.", code="store-not-found", hint="Check the path of the store."
-                )
+                raise StoreError(f"{self.root!r} is no folder.", code="store-not-found", hint=way_out(self.root))
             self._real_root = os.path.realpath(self.root or "/")
             self._safe_dirs.add(self._real_root)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -165,3 +167,14 @@ def _known(protocol: str) -> str:
     close = closest(protocol, ["s3", "abfs", "gs", "file", *available_protocols()])
     listed = "Protocols are s3://, abfs://, gs://, http:// and others of fsspec; local folders are written as paths."
     return f"Did you mean {close}://? {listed}" if close else listed
+
+
+def way_out(root: str) -> str:
+    """Return what to do about a local store that is no folder: take the one of a file, or one of a name like it."""
+    folder, name = os.path.split(root)
+    if os.path.isfile(root):
+        return f"A store is a folder. That of this file is {folder!r}, where its rows are a table."
+    with contextlib.suppress(OSError), os.scandir(folder or "/") as entries:
+        if close := closest(name, (entry.name for entry in islice(entries, 1_000) if entry.is_dir())):
+            return f"Did you mean {os.path.join(folder, close)!r}?"
+    return "Check the path of the store; a new one begins with an empty folder."

@@ -524,14 +524,14 @@ def _open(shell: Shell, text: str) -> None:
     takes=("store", "", "attach type"),
 )
 def _attach(shell: Shell, text: str) -> str:
+    from kartosql.sql.attach_parse import TYPES, type_of
+
     found = arguments(text, 3)
     if not found:
         return "SHOW ATTACHED"
     if len(found) < 2:
-        from kartosql.sql.attach_parse import TYPES
-
         raise UsageError("Name the table or schema, too.", hint=f".attach URL NAME [{'|'.join(TYPES)}]")
-    url, name, type_ = [*found, "parquet"][:3]
+    url, name, type_ = [*found, type_of(found[0]) or "parquet"][:3]
     return f"ATTACH {literal(url)} AS {quote_if_needed(name)} (TYPE {quote_if_needed(type_)})"
 
 

@@ -14,7 +14,7 @@ from kartosql.cli.options import Options
 from kartosql.cli.output import BEHIND
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen, chosen
-from kartosql.errors import KartosqlError, StoreError, UsageError
+from kartosql.errors import KartosqlError, UsageError
 from kartosql.render.formats import Style
 from kartosql.text.secrets import redacted
 
@@ -41,8 +41,9 @@ def run_shell(options: Options) -> None:
     profile = config.resolve(place) if place else config.Profile("", NOWHERE)
     url = os.path.expanduser(profile.url)
     if "://" not in url and "::" not in url and not os.path.isdir(url):
-        hint = "Check the path of the store; kartosql demo builds a sample cube."
-        raise StoreError(f"{os.path.abspath(url)!r} is no folder.", code="store-not-found", hint=hint)
+        from kartosql.store import Store  # not at the top: what is imported here keeps the prompt waiting
+
+        Store(url)  # raises, with a way out
     screen.theme = chosen(shell_options["theme"], is_terminal=screen.is_terminal)
     screen.pager = shell_options["pager"]
     for text in told:
