@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from kartosql.engines.base import EngineStatement
+from kartosql.engines.base import EngineStatement, Measured
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, checked, table_names
@@ -20,6 +20,7 @@ from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.formats.kartothek.snapshot import SETTLED_NS
 from kartosql.plan.bind import BoundQuery, Parameters, PlanCache, bind_unplanned
+from kartosql.plan.operators import Operator, Source
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
 from kartosql.plan.scan import Answer, Scan, ScanReport
@@ -94,6 +95,42 @@ class Attempt:
         if self.reorders_joins and LOST_COLUMN in error.message:
             return replace(self, reorders_joins=False)
         return None
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a run took, as far as it is known by now, and what its engine measured."""
+
+    scan: Scan
+    files: FileAccess
+    measured: Measured | None  # None if no engine ran
+    known: Mapping[str, Any]
+    fetched: Mapping[str, int | None]  # known better than by the engine
+    read: Mapping[str, int | None]  # without an engine
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """How much was read, and what that took."""
+        return {**self.known, **(self.read if self.measured is None else self.measured.settle()), **self.fetched}
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators of the engine, as far as it tells."""
+        return () if self.measured is None else self.measured.operators(self._sources)
+
+    def _sources(self) -> dict[str, Source]:
+        found = dict[str, Source]()
+        for scan in self.scan.occurrences:
+            for part in scan.parts:
+                name, table = scan.occurrence.source.name, part.part.table
+                name = name if len(scan.occurrence.source.parts) == 1 else f"{name}.{part.part.name}"
+                of_deletes = set(part.opened).difference(table.files[i] for i in part.files)
+                for key, file in zip(part.opened, self.files.names(part.opened), strict=True):
+                    is_own = key not in of_deletes
+                    found[file] = (
+                        Source(name, len(table.files)) if is_own else Source(f"deletes of {name}", len(of_deletes))
+                    )
+        return found
 
 
 class Execution:
@@ -330,13 +367,13 @@ class Execution:
         finally:
             self._close(statement)
 
-    def end(self, rows: int) -> Callable[[], dict[str, Any]]:
-        """Free the engine, and return a function that says how much was read and what that took."""
+    def end(self, rows: int) -> Account:
+        """Free the engine, and return what tells how much was read and what that took."""
         ended, store, context = time.perf_counter(), self._store, self._context
         statement, self.statement, self._running = self.statement, None, None
         report = self.report
         assert report is not None
-        measured = statement.measured() if statement is not None else lambda: self._read
+        measured = statement.measured() if statement is not None else None
         stats = {
             "rows": rows,
             "seconds": round(ended - self._started, 6),
@@ -354,7 +391,7 @@ class Execution:
             fetched["bytes_read"] = None if local else store.counter.data_bytes - context.data_bytes
         if statement is not None:
             statement.rest(context.plans.is_kept(report.scan))
-        return lambda: {**stats, **measured(), **fetched}
+        return Account(report.scan, self._files, measured, stats, fetched, self._read)
 
     def _keep(self, scan: Scan) -> None:
         context, bound = self._context, self.attempt.bound
@@ -424,7 +461,7 @@ class SelectQuery(Query):
         self._context = QueryContext(runtime, settings, plans, pruned, traced, phases, calls, data_bytes)
         self._attempt = Attempt(bound)
         self.execution: Execution | None = None  # what goes on, or went on last
-        self._settle: Callable[[], dict[str, Any]] | None = None
+        self._account: Account | None = None
         self._work: Work | None = None
         self._schema: pa.Schema | None = None
         if bound.suspects:
@@ -487,7 +524,12 @@ class SelectQuery(Query):
     @property
     def stats(self) -> dict[str, Any] | None:
         """What was really read; None until the query ran to its end."""
-        return None if self._settle is None else self._settle()
+        return None if self._account is None else self._account.stats
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators of the engine in the last run, as far as it tells; none until that came to its end."""
+        return () if self._account is None else self._account.operators
 
     @property
     def progress(self) -> Progress | None:
@@ -557,7 +599,7 @@ class SelectQuery(Query):
                 yield batch
         finally:
             work.end()
-            self._settle = execution.end(rows)
+            self._account = execution.end(rows)
 
     def spark_frame(self, spark: Any) -> Any:
         """Return the result as a DataFrame of a Spark session, index-pruned, which runs when rows are asked for.

@@ -16,8 +16,8 @@ from kartosql.formats.arrays import array_of
 from kartosql.plan.scan import ScanReport
 from kartosql.stopping import translates_errors
 from kartosql.text import markup
-from kartosql.text.escape import escaped
-from kartosql.text.report import Report
+from kartosql.text.escape import escaped_lines
+from kartosql.text.report import Page, Report
 
 if TYPE_CHECKING:
     import pandas
@@ -235,7 +235,7 @@ class Query:
 class ReportQuery(Query):
     """The result of EXPLAIN, ADVISE, VERIFY and SHOW COVERAGE: ``content`` in one of its forms.
 
-    As text, JSON and HTML it has one column, the ``lines``.
+    As text, JSON and HTML it has one column, the ``lines``, which are as long as they are.
     """
 
     def __init__(self, content: Report, name: str, format: str = "text", stats: dict[str, Any] | None = None) -> None:  # noqa: A002
@@ -250,7 +250,14 @@ class ReportQuery(Query):
         super().__init__(table, report=content if isinstance(content, ScanReport) else None, stats=stats)
 
     def __repr__(self) -> str:
-        return super().__repr__() if self.lines is None else "\n".join(map(escaped, self.lines))
+        lines = self.laid_out(Page.of_stdout())
+        return super().__repr__() if lines is None else "\n".join(lines)
+
+    def laid_out(self, page: Page) -> list[str] | None:
+        """Return the lines as a page shows them, safe to print; None for a table."""
+        if self.format == "text":
+            return self.content.laid_out(page)
+        return None if self.lines is None else escaped_lines("\n".join(self.lines)).split("\n")
 
     def _repr_html_(self) -> str:
         return self.content.html()
@@ -269,7 +276,7 @@ def _lines(content: Report, format: str) -> list[str]:  # noqa: A002
         return [json.dumps(content.to_dict(), ensure_ascii=False, indent=1)]
     if format == "html":
         return [markup.document("kartosql", content.html())]
-    return str(content if format == "text" else getattr(content, format)()).splitlines()
+    return content.laid_out(Page()) if format == "text" else str(getattr(content, format)()).splitlines()
 
 
 def python_rows(table: pa.Table, types: list[str] | None = None) -> list[tuple[Any, ...]]:

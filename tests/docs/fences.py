@@ -30,7 +30,7 @@ _CHANGING = [
     (re.compile(r"^(\S+,\S+,\d*),\d+,[0-9a-f]{32}$", re.MULTILINE), r"\1,COMMIT"),
     (re.compile(r"^(\S+,\S+/)[0-9a-f]{32}\.parquet,\d+,[^,]+\+00:00,[^,]+\+00:00,", re.MULTILINE), r"\1FILE,TIMES,"),
     (re.compile(r"\b\d[\d,]* bytes belong"), "SIZE belong"),
-    (re.compile(r"\b\d+ ms\b"), "TIME"),
+    (re.compile(r"\b\d+(\.\d)? ms\b"), "TIME"),
     (re.compile(r"planning: \d+ calls to the store"), "planning: CALLS"),
     (re.compile(r"\(plan \d+\.\d+, read \d+\.\d+\)"), "TIMES"),
     (re.compile(r"(made|store):  .*"), r"\1"),

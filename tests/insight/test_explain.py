@@ -165,7 +165,7 @@ def test_json_is_the_dictionary(con):
 
 def test_analyze_tells_what_was_read_in_every_format(con):
     sql = "SELECT v1 FROM c WHERE p = 3"
-    assert "rows: 10" in _lines(con, f"EXPLAIN ANALYZE {sql}")
+    assert re.search(r"^  rows: +10$", "\n".join(_lines(con, f"EXPLAIN ANALYZE {sql}")), re.MULTILINE)
     assert "really read" in "".join(_lines(con, f"EXPLAIN (ANALYZE, FORMAT HTML) {sql}"))
     assert con.sql(f"EXPLAIN (ANALYZE) {sql}").stats["rows"] == 10
 
@@ -233,3 +233,67 @@ def test_mistakes_in_these_statements_name_their_place(con, sql, at, message):
         assert message in e.value.message
         start, _ = e.value.span
         assert sql[start:].startswith(at)
+
+
+def _all(operators):
+    for operator in operators:
+        yield operator
+        yield from _all(operator["children"])
+
+
+def test_analyze_shows_the_operators_of_the_engine_with_what_they_took(con):
+    con.register("r", pa.table({"p": [3, 3]}))
+    query = con.sql(
+        "EXPLAIN ANALYZE SELECT i1, count(*) AS n, max(v2) FROM c JOIN r USING (p) WHERE v1 > 31 GROUP BY i1"
+    )
+    text = str(query.content)
+    assert "{" not in text
+    assert "#" not in text
+    report = query.content.to_dict()
+    found = {o["name"]: o for o in _all(report["operators"])}
+    (seed,) = [o for name, o in found.items() if name.startswith("read c.seed: 4 of 4 files; 4 row groups; columns ")]
+    assert (seed["name"].endswith("where (v1 > 31.0)"), seed["rows"]) == (True, 8)
+    assert [name for name in found if name.startswith("read c.e: 1 of 2 files")]
+    assert [name for name in found if name.startswith("read data in memory")]
+    (groups,) = [o for name, o in found.items() if name == "hash group by i1: count(*), max(v2)"]
+    assert groups["rows"] == report["actual"]["rows"] == 8
+    assert all(o["seconds"] >= 0 for o in found.values())
+    lines = [line for line in text.splitlines() if "hash group by" in line]
+    assert re.search(r"i1: count\(\*\), max\(v2\) +[\d.]+ m?s +8 +\d+ B$", lines[0])
+    assert "hash group by i1" in query._repr_html_()
+
+
+def test_scans_of_one_run_name_the_table_that_each_reads(con):
+    con.create_dataset("d", pa.table({"x": [1, 2], "y": [3, 4]}), partition_on=["y"])
+    text = str(con.sql("EXPLAIN ANALYZE SELECT * FROM d JOIN c.seed USING (x) WHERE y = 3").content)
+    assert "read d: 1 of 2 files" in text
+    assert re.search(r"read (c\.)?seed: \d of 4 files", text), text
+
+
+@pytest.mark.parametrize("sql", ["VALUES (1), (2)", "PIVOT r ON t USING sum(n)"])
+def test_where_the_engine_tells_nothing_the_report_says_so(con, sql):
+    con.register("r", pa.table({"n": [1, 2], "t": ["a", "b"]}))
+    assert "operators: DuckDB does not tell what they took" in _lines(con, f"EXPLAIN ANALYZE {sql}")
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT unnest([1, 2])", "unnest"),
+        (
+            "WITH w AS MATERIALIZED (SELECT p, count(*) AS n FROM r GROUP BY p) FROM w a JOIN w b USING (p)",
+            "keep rows of w",
+        ),
+        ("SELECT p FROM r ORDER BY p DESC LIMIT 1", "first 1 by p DESC"),
+        ("SELECT rank() OVER (ORDER BY p) FROM r QUALIFY rank() OVER (ORDER BY p) < 2", "filter "),
+        ("WITH RECURSIVE z AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM z WHERE n < 3) FROM z", "repeat of z"),
+        ("SELECT p FROM r a ANTI JOIN r b USING (p)", "anti hash join on p = p"),
+        ("SELECT count(*) FILTER (p > 1) FROM r", "where a condition holds"),
+        ("SELECT 1 WHERE 1 = 0", "no row"),
+    ],
+)
+def test_operators_are_named_in_words(con, sql, told):
+    con.register("r", pa.table({"p": [1, 2, 3]}))
+    names = [o["name"] for o in _all(con.sql(f"EXPLAIN ANALYZE {sql}").content.to_dict()["operators"])]
+    assert [name for name in names if told in name], names
+    assert not [name for name in names if "#" in name or "__" in name or name.isupper()]

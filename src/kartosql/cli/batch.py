@@ -24,7 +24,7 @@ from kartosql.result import Query, ReportQuery
 from kartosql.sql import Attach, Describe, Detach, Inspect, Reset, Select, Set, Statement, parse, split_statements
 from kartosql.sql.statements import Write
 from kartosql.sql.tree import placeholders
-from kartosql.text.escape import escaped_lines
+from kartosql.text.report import Page
 
 if TYPE_CHECKING:
     from kartosql.cli.remember import Remembered
@@ -52,6 +52,7 @@ def run_batch(options: Options) -> None:
     if not options.sources and sys.stdin is None:
         raise UsageError("There is no stdin to read statements from.", hint='kartosql URL -c "SHOW TABLES"')
     sources = options.sources or [StatementSource("-", "-")]
+    page = _page_of_reports(options)
     options = replace(options, format=format_asked(options))
     scripts = [_script(source) for source in sources]
     if any(map(has_commands, scripts)):
@@ -70,7 +71,7 @@ def run_batch(options: Options) -> None:
         elif not several:
             connection.expect_one_statement()
         with nullcontext(io.BytesIO()) if options.partition_by else output_of(connection, options) as out:
-            runner = _Runner(connection, options, out, several, queries > 0)
+            runner = _Runner(connection, options, out, several, queries > 0, page)
             for step in steps:
                 with _placed(step, several):
                     runner.run(step)
@@ -79,6 +80,19 @@ def run_batch(options: Options) -> None:
 def is_terminal(options: Options) -> bool:
     """Return whether a person looks at the rows."""
     return options.output is None and sys.stdout.isatty()
+
+
+def _page_of_reports(options: Options) -> Page | None:
+    """Return the page for reports as text, None for one in the format that is asked for."""
+    if options.format != "box" and (options.format or options.output or options.separator is not None):
+        return None
+    if not is_terminal(options):
+        return Page()
+    from kartosql.cli.repl.screen import Screen, chosen
+
+    screen = Screen()
+    screen.theme = chosen("auto", is_terminal=True)
+    return Page(screen.columns, screen.paint)
 
 
 def style_asked(options: Options) -> Style:
@@ -193,13 +207,19 @@ def _check(steps: list[_Step], options: Options) -> int:
 
 
 class _Runner:
-    """Runs statements and writes their rows; with ``queries`` for a file it tells on stderr what others wrote."""
+    """Runs statements and writes their rows, and reports on a ``page``, if they are no rows.
 
-    def __init__(self, connection: Connection, options: Options, out: BinaryIO, several: bool, queries: bool) -> None:
+    With ``queries`` for a file it tells on stderr what others wrote.
+    """
+
+    def __init__(
+        self, connection: Connection, options: Options, out: BinaryIO, several: bool, queries: bool, page: Page | None
+    ) -> None:
         self._connection = connection
         self._options = options
         self._out = out
         self._several = several
+        self._page = page
         self._tells_writes = queries and several and (options.output is not None or options.format in BINARY_FORMATS)
         self._style = style_asked(options)
         self._results = 0
@@ -229,9 +249,9 @@ class _Runner:
         if self._results and format_ == "markdown":
             out.write(b"\n")
         self._results += 1
-        lines = query.lines if isinstance(query, ReportQuery) and format_ == "box" else None
+        lines = query.laid_out(self._page) if isinstance(query, ReportQuery) and self._page is not None else None
         if lines is not None:
-            out.write("".join(escaped_lines(line) + "\n" for line in lines).encode())
+            out.write("".join(line + "\n" for line in lines).encode())
             rows = len(lines)
         else:
             reader = query.reader()

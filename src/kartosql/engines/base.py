@@ -12,9 +12,20 @@ import pyarrow as pa
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import constant
 from kartosql.plan.bind import BoundQuery
+from kartosql.plan.operators import Operator, Source
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
 from kartosql.tables.table import CHANGE, STEP, Changelog, Changes, Deletes, FileTable, KeyDeletes, Part, Table
 from kartosql.text.report import counted
+
+
+class Measured(Protocol):
+    """What an engine measured of a run."""
+
+    def settle(self) -> dict[str, int | None]:
+        """Return bytes_read, files_opened and row_groups_read; None is not known."""
+
+    def operators(self, sources: Callable[[], Mapping[str, Source]]) -> tuple[Operator, ...]:
+        """Return the operators of the run, as far as it is told; ``sources`` are the tables by the names of files."""
 
 
 class EngineStatement(Protocol):
@@ -40,8 +51,8 @@ class EngineStatement(Protocol):
     def fraction(self) -> float | None:
         """Return how much of the run is done, from 0 to 1, from any thread; None if nobody knows."""
 
-    def measured(self) -> Callable[[], dict[str, int | None]]:
-        """Return what reports the bytes, files and row groups that the run read; None is not known."""
+    def measured(self) -> Measured:
+        """Return what tells about the run, also once the statement is at its end."""
 
     def interrupt(self) -> None:
         """Stop the run, from any thread."""

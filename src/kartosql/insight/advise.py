@@ -48,7 +48,7 @@ from kartosql.sql.statements import Advise
 from kartosql.tables.names import quote_identifier, quote_if_needed
 from kartosql.tables.table import FileTable, Table, arrow_table, file_table
 from kartosql.text import markup
-from kartosql.text.report import Report, counted, human_bytes, one_line, percent
+from kartosql.text.report import Page, Report, counted, human_bytes, percent
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.datasets import ORIGINALS_REFUSE
 from kartosql.write.files import ROW_GROUP_ROWS
@@ -605,17 +605,13 @@ class Advised(Report):
     facts: tuple[str, ...]
     advice: tuple[Recommendation, ...]
 
-    def __str__(self) -> str:
-        lines = [one_line(fact, 300) for fact in self.facts]
+    def laid_out(self, page: Page) -> list[str]:
+        """Return the lines of its text on a page."""
+        lines = [line for fact in self.facts for line in page.text(fact, limit=300)]
         for number, a in enumerate(self.advice, 1):
-            lines += ["", f"{number}. {one_line(a.title, 300)}", f"   why:   {one_line(a.why, 300)}"]
-            lines.append(f"   saves: {a.saving}")
-            lines.append(f"   do:    {one_line(a.statement, 2_000)}")
-            if a.note:
-                lines.append(f"   note:  {one_line(a.note, 300)}")
-        if not self.advice:
-            lines += ["", "nothing was found that would help"]
-        return "\n".join(lines)
+            facts = [("why", a.why), ("saves", a.saving), ("do", a.statement), *([("note", a.note)] if a.note else [])]
+            lines += ["", *page.text(a.title, f"{number}. ", 300, "name"), *page.facts(facts, "   ", 2_000)]
+        return lines if self.advice else [*lines, "", "nothing was found that would help"]
 
     def html(self) -> str:
         """Return it as a piece of HTML."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from kartosql.tables.names import quote_identifier, similar
 from kartosql.tables.table import Table
 from kartosql.text import markup
 from kartosql.text.escape import width
-from kartosql.text.report import Report, counted, grid, one_line, percent
+from kartosql.text.report import Page, Report, counted, elided, one_line, percent
 
 SHADES = " ░▒▓█"
 UNKNOWN = "!"
@@ -38,9 +39,9 @@ class HeatMap:
     axes: tuple[tuple[str, ...], tuple[str, ...]]
     datasets: tuple[tuple[str, list[list[Place]]], ...]
 
-    def binned(self) -> HeatMap:
-        """Return the map with neighbours put together where there are too many places."""
-        rows, columns = _bins(len(self.axes[0]), MAX_ROWS), _bins(len(self.axes[1]), MAX_COLUMNS)
+    def binned(self, most: int = MAX_COLUMNS) -> HeatMap:
+        """Return the map with neighbours put together, if there are too many rows, or columns than ``most``."""
+        rows, columns = _bins(len(self.axes[0]), MAX_ROWS), _bins(len(self.axes[1]), most)
         axes = (_labels(self.axes[0], rows), _labels(self.axes[1], columns))
         datasets = [
             (name, [[_sum([places[r][c] for r in rs for c in cs]) for cs in columns] for rs in rows])
@@ -92,31 +93,37 @@ def _labels(axis: Sequence[str], bins: Sequence[range]) -> tuple[str, ...]:
 # -- text ----------------------------------------------------------------------------------------
 
 
-def text_map(full: HeatMap) -> list[str]:
+def text_map(full: HeatMap, page: Page) -> list[str]:
     """Return the lines of all maps; the first one is the seed's."""
     shown, summaries = full.binned(), full.summaries()
+    told = [page.text(summary, style="name") for summary in summaries]
     if len(shown.by) == 1:
-        return [*summaries, *_bars(shown)]
+        return [*chain.from_iterable(told), *_bars(shown, page)]
     if not shown.axes[0]:
-        return summaries
-    lines: list[str] = []
-    for summary, rows in zip(summaries, shown.compared(), strict=True):
-        lines += ["", summary, *_map(shown, rows)]
+        return [*chain.from_iterable(told)]
+    left = max(width(one_line(label, LABEL)) for label in (shown.by[0], *shown.axes[0]))
+    room = 1000 if page.columns is None else page.columns - left - 3
+    shown = full.binned(min(MAX_COLUMNS, room // 2))
+    lines = list[str]()
+    for summary, rows in zip(told, shown.compared(), strict=True):
+        lines += ["", *summary, *_map(shown, rows, left, room)]
     legend = f"· none, {SHADES[1:]} up to all of the busiest place"
     if len(summaries) > 1:
         legend += f", in the other maps of the seed's {full.noun}s"
     marked = [f"{UNKNOWN} some {full.noun}s that the seed does not know"] if any(u for _, u in full.totals()) else []
-    return [*lines, "", legend, *marked]
+    return [*lines, "", *(line for text in (legend, *marked) for line in page.text(text, style="note"))]
 
 
-def _map(shown: HeatMap, rows: list[list[tuple[int, int, int]]]) -> list[str]:
-    labels, columns = ([one_line(label, LABEL) for label in axis] for axis in shown.axes)
-    left = max([width(shown.by[0]), *map(width, labels)])
+def _map(shown: HeatMap, rows: list[list[tuple[int, int, int]]], left: int, room: int) -> list[str]:
+    labels = [one_line(label, LABEL) for label in shown.axes[0]]
+    first, last = (elided(one_line(shown.axes[1][at], LABEL), (room - 5) // 2) for at in (0, -1))
     # The labels of the columns: the first and the last one, with a line between them.
-    between = 2 * len(columns) - 3 - width(columns[0]) - width(columns[-1])
-    span = columns[0] if len(columns) == 1 else f"{columns[0]} {'─' * max(3, between)} {columns[-1]}"
-    head = one_line(shown.by[0], LABEL)
-    lines = [f"  {head}{' ' * max(0, left - width(head))} {span}   ({one_line(shown.by[1], LABEL)})"]
+    between = 2 * len(shown.axes[1]) - 3 - width(first) - width(last)
+    span = first if len(shown.axes[1]) == 1 else f"{first} {'─' * max(3, between)} {last}"
+    head, tail = one_line(shown.by[0], LABEL), f"({one_line(shown.by[1], LABEL)})"
+    is_beside = width(span) + 3 + width(tail) <= room
+    lines = [] if is_beside else [f"  {' ' * left} {tail}"]
+    lines.append(f"  {head}{' ' * (left - width(head))} {span}{f'   {tail}' if is_beside else ''}")
     for label, row in zip(labels, rows, strict=True):
         places = "".join(shade(cells, of) + (UNKNOWN if unknown else " ") for cells, unknown, of in row)
         lines.append(f"  {label}{' ' * (left - width(label))} {places}".rstrip())
@@ -132,7 +139,7 @@ def shade(part: int, whole: int) -> str:
     return SHADES[1 + min(2, 3 * part // whole)]
 
 
-def _bars(shown: HeatMap) -> list[str]:
+def _bars(shown: HeatMap, page: Page) -> list[str]:
     head = [one_line(shown.by[0], LABEL), f"{shown.noun}s", ""]
     for name, _ in shown.datasets[1:]:
         head += [one_line(name, LABEL), "unknown"]
@@ -146,7 +153,7 @@ def _bars(shown: HeatMap) -> list[str]:
             share = f" ({percent(known, cells)})" if cells else ""
             line += [f"{known:,}{share}", f"{unknown:,}" if unknown else ""]
         rows.append(line)
-    return grid(head, rows, right={1, *range(3, len(head))})
+    return page.grid(head, rows, right={1, *range(3, len(head))})
 
 
 # -- SVG -----------------------------------------------------------------------------------------
@@ -318,9 +325,10 @@ class Coverage(Report):
         title = f"{self.name} by {', '.join(self.by)}"
         return HeatMap(title, self.by, self.noun, (rows, columns), tuple(datasets))
 
-    def __str__(self) -> str:
+    def laid_out(self, page: Page) -> list[str]:
+        """Return the lines of its text on a page."""
         shown = self.heat_map()
-        return "\n".join([shown.title, *text_map(shown)])
+        return [*page.text(shown.title), *text_map(shown, page)]
 
     def svg(self) -> str:
         """Return the heat maps as an SVG image that needs nothing but itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -22,7 +23,7 @@ from kartosql.store import Files
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Part, Table
 from kartosql.text import markup
-from kartosql.text.report import Report, counted, grid, human_bytes, one_line
+from kartosql.text.report import Page, Report, counted, human_bytes
 
 MAX_FOOTERS = 200
 
@@ -36,7 +37,8 @@ def explain(request: Request, statement: Explain) -> ReportQuery:
     if statement.kind == "analyze":
         for _ in query.reader():
             pass
-        return ReportQuery(replace(query.report, actual=query.stats), "explain", statement.format, query.stats)
+        content = replace(query.report, actual=query.stats, operators=query.operators)
+        return ReportQuery(content, "explain", statement.format, query.stats)
     if statement.kind == "cost":
         took = {name: n - before[name] for name, n in request.session.mounts.counter.to_dict().items()}
         content = cost(request.session.mounts, report, took, request.session.settings["max_bytes"])
@@ -189,9 +191,10 @@ class Cost(Report):
             for i in self.items
         ]
 
-    def __str__(self) -> str:
-        first, *others = self._summary()
-        return "\n".join([first, *grid(_HEAD, self._rows(), right=range(1, 6)), *others])
+    def laid_out(self, page: Page) -> list[str]:
+        """Return the lines of its text on a page."""
+        first, *others = map(page.text, self._summary())
+        return [*first, *page.grid(_HEAD, self._rows(), right=range(1, 6)), *chain.from_iterable(others)]
 
     def html(self) -> str:
         """Return the cost as a piece of HTML."""
@@ -260,14 +263,14 @@ class Why(Report):
     name: str
     verdicts: tuple[Verdict, ...]
 
-    def __str__(self) -> str:
+    def laid_out(self, page: Page) -> list[str]:
+        """Return the lines of its text on a page."""
         lines = []
         for v in self.verdicts:
-            lines.append(f"{one_line(v.file, 200)}: {'read' if v.is_read else 'not read'} by {one_line(v.place)}")
-            if v.partition:
-                lines.append(f"  it holds {one_line(v.partition, 200)}")
-            lines += [f"  {one_line(text, 300)}" for text in v.because]
-        return "\n".join(lines)
+            lines += page.text(f"{v.file}: {'read' if v.is_read else 'not read'} by {v.place}", limit=400, style="name")
+            told = [f"it holds {v.partition}"] * bool(v.partition) + [*v.because]
+            lines += [line for text in told for line in page.text(text, "  ", 300)]
+        return lines
 
     def html(self) -> str:
         """Return the verdicts as a piece of HTML."""

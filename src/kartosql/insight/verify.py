@@ -28,7 +28,7 @@ from kartosql.store import Store
 from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
-from kartosql.text.report import Report, counted, grid, human_bytes, human_seconds, one_line
+from kartosql.text.report import Page, Report, counted, human_bytes, human_seconds
 from kartosql.text.version import VERSION
 
 TOLERANCE = 1e-9  # relative, of floating point numbers that were summed in another order
@@ -297,12 +297,13 @@ class Certificate(Report):
         made = f"{self.time} by kartosql {self.version}"
         return [("query", self.sql), ("store", self.store), ("tables", tables or "none"), ("made", made)]
 
-    def __str__(self) -> str:
-        lines = [f"{self.verdict.upper()}{': ' + one_line(self.because, 300) if self.because else ''}"]
-        lines += [f"  {name + ':':<8}{one_line(text, 300)}" for name, text in self._facts()]
-        lines += grid(_HEAD, self._rows(), right=(1, 3, 4, 5))
-        lines += [f"  {a.by}: {one_line(a.note, 400)}" for a in self.answers if a.note]
-        return "\n".join(lines)
+    def laid_out(self, page: Page) -> list[str]:
+        """Return the lines of its text on a page."""
+        style = "good" if self.verdict == "verified" else "error" if self.is_failed else "hint"
+        lines = page.text(self.verdict.upper() + (f": {self.because}" if self.because else ""), "", 300, style)
+        lines += page.facts(self._facts(), limit=300)
+        lines += page.grid(_HEAD, self._rows(), right=(1, 3, 4, 5))
+        return lines + [line for a in self.answers if a.note for line in page.text(f"{a.by}: {a.note}", "  ", 400)]
 
     def html(self) -> str:
         """Return the certificate as a piece of HTML."""

@@ -9,11 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kartosql.errors import Span
+from kartosql.plan import operators
 from kartosql.plan.names import Occurrence
+from kartosql.plan.operators import Operator
 from kartosql.predicate.tree import Condition
 from kartosql.tables.table import Changelog, Deletes, Part
 from kartosql.text import markup
-from kartosql.text.report import Report, counted, grid, human_bytes, one_line, table_of
+from kartosql.text.report import WIDE, Page, Report, counted, human_bytes, milliseconds, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,9 +176,9 @@ class PhaseClock:
 
 Sizes = MutableMapping[str, int | None]
 
-WIDE = 200
 PART_OF_OR = "or: "  # stands before each part of an OR
 BAR = 120  # pixels of the bar that stands for all files
+_ENGINES = {"duckdb": "DuckDB", "spark": "Spark"}
 _HEAD = ("dataset", "condition", "decided by", "files", "bytes")
 
 
@@ -213,8 +215,8 @@ class ScanReport(Report):
 
     ``phases`` are the seconds that each phase of planning took.
 
-    ``str()`` is text to read, ``to_dict()`` is for programs; ``actual`` holds what was really
-    read, once the statement ran (EXPLAIN ANALYZE).
+    ``str()`` is text to read, ``to_dict()`` is for programs; ``actual`` holds what was really read, once the statement
+    ran (EXPLAIN ANALYZE), and ``operators`` what the engine did for that, as far as it tells.
     """
 
     sql: str
@@ -226,6 +228,7 @@ class ScanReport(Report):
     _by_position: Callable[[OccurrenceScan], str | None]
     actual: Mapping[str, Any] | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
+    operators: tuple[Operator, ...] = ()
 
     @property
     def files_total(self) -> int:
@@ -261,6 +264,7 @@ class ScanReport(Report):
         }
         if self.actual is not None:
             result["actual"] = dict(self.actual)
+            result["operators"] = [operator.to_dict() for operator in self.operators]
         return result
 
     def _occurrence(self, scan: OccurrenceScan) -> dict[str, Any]:
@@ -353,11 +357,40 @@ class ScanReport(Report):
     def _took(self) -> str:
         return "planning, ms: " + ", ".join(f"{name} {1000 * took:.1f}" for name, took in self.phases.items())
 
-    def __str__(self) -> str:
-        found = [f"engine: {one_line(self.engine)} ({one_line(self.engine_reason, WIDE)})"]
+    def _really_read(self) -> list[tuple[str, str]]:
+        """Return what the run took, and the name of each number; none before it ran."""
+        if (took := self.actual) is None:
+            return []
+        unknown = f"{_ENGINES[self.engine]} does not count them"
+        opened, groups, read = took["files_opened"], took["row_groups_read"], took["bytes_read"]
+        phases = [
+            f"{name} {milliseconds(took[f'{key}_seconds'])}" for name, key in (("planning", "plan"), ("running", "run"))
+        ]
+        calls = [
+            counted(took["store"][f"{name}s"], name)
+            for name in ("list", "size", "read", "write")
+            if took["store"][f"{name}s"]
+        ]
+        selected = took["bytes_selected"]
+        facts = {
+            "rows": f"{took['rows']:,}",
+            "time": f"{milliseconds(took['seconds'])}: {', '.join(phases)}",
+            "files": f"{took['files_read']:,} of {took['files_total']:,}"
+            + ("" if opened is None else f", {opened:,} opened"),
+            "row groups": unknown if groups is None else f"{groups:,}",
+            "bytes": unknown
+            if read is None
+            else human_bytes(read) + ("" if selected is None else f" of {human_bytes(selected)} in these files"),
+            "store": ", ".join([*calls, human_bytes(took["store"]["bytes_read"])]) if calls else "not asked",
+        }
+        return list(facts.items())
+
+    def laid_out(self, page: Page) -> list[str]:
+        """Return the lines of its text on a page."""
+        found = page.facts([("engine", f"{self.engine} ({self.engine_reason})")], "")
         for scan in self.scan.occurrences:
-            found.append(f"{one_line(_title(scan), WIDE)}: {self.summary(scan)}")
-            rows, notes = [], []
+            found += page.text(f"{_title(scan)}: {self.summary(scan)}", style="name")
+            rows, notes = [], list[str]()
             for line in self.lines(scan):
                 if line.dataset is not None:
                     part_of = PART_OF_OR if line.is_alternative else ""
@@ -365,15 +398,18 @@ class ScanReport(Report):
                     told = part_of + (line.condition or line.note or "")
                     rows.append([name, told, line.decided_by or "", files, size])
                 elif line.condition is not None:
-                    notes.append(f"  left to the engine: {one_line(line.condition, WIDE)} ({line.note})")
+                    notes += page.text(f"left to the engine: {line.condition} ({line.note})", "  ", 2 * WIDE)
                 else:
-                    notes.append(f"  {line.decided_by}: {one_line(line.note or '', WIDE)}")
-            found += [*grid(_HEAD, rows, right=(3, 4)), *notes]
+                    notes += page.text(f"{line.decided_by}: {line.note or ''}", "  ")
+            found += [*page.grid(_HEAD, rows, right=(3, 4)), *notes]
         if self.phases:
-            found.append(self._took())
-        if self.actual is not None:
-            found += [f"{name}: {one_line(str(value), WIDE)}" for name, value in self.actual.items()]
-        return "\n".join(found)
+            found += page.text(self._took(), style="note")
+        if self.actual is None:
+            return found
+        tree = operators.tree(self.operators, page) or [
+            f"operators: {_ENGINES[self.engine]} does not tell what they took"
+        ]
+        return [*found, *page.text("really read", style="name"), *page.facts(self._really_read()), *tree]
 
     def html(self) -> str:
         """Return it as a piece of HTML: a table per table occurrence, with a bar for the files that are left."""
@@ -392,9 +428,9 @@ class ScanReport(Report):
             pieces.append(markup.table((*_HEAD[:4], "", _HEAD[4]), rows, right=(3, 5)))
             if notes:
                 pieces.append("<ul>" + "".join(f"<li>{note}</li>" for note in notes) + "</ul>")
-        if self.actual is not None:
-            facts = [(markup.text(name), markup.text(value)) for name, value in self.actual.items()]
-            pieces.append(markup.table(("really read", ""), facts))
+        if facts := self._really_read():
+            pieces.append(markup.table(("really read", ""), [list(map(markup.text, fact)) for fact in facts]))
+            pieces.append(operators.html(self.operators))
         if self.phases:
             pieces.append(f'<p class="d">{markup.text(self._took())}</p>')
         return markup.fragment(*pieces)

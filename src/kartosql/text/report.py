@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import os
+import re
+import sys
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import chain, repeat, zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kartosql.text.escape import escaped, width
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """A report, a data class: ``str()`` is plain text, and notebooks show the HTML.
+    """A report, a data class: ``str()`` is plain text for the terminal, and notebooks show the HTML.
 
     ``listed`` names the field with its items, which are the rows of its table, and their data class.
     """
@@ -33,6 +37,13 @@ class Report:
     def html(self) -> str:
         """Return it as a piece of HTML, everything escaped and without anything from elsewhere."""
         raise NotImplementedError
+
+    def laid_out(self, page: Page) -> list[str]:
+        """Return the lines of its text on a page."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(self.laid_out(Page.of_stdout()))
 
     def __repr__(self) -> str:
         return str(self)
@@ -66,40 +77,179 @@ def table_of(items: Iterable[Any], kind: type) -> pa.Table:
     return pa.table({name: pa.array(*column) for name, column in columns.items()})
 
 
-CELL = 60  # columns of a terminal that a cell takes at most
+CELL, WIDE = 60, 200  # columns of a terminal that a cell and another text take at most
+_BREAKS = re.compile(r"(?<=/)(?=.)|(?<=,)(?=\D)| ")  # where a text may go on in another line
+NARROW, LONG_WORD = 40, 24  # columns of the narrowest page, and of words that a table has to have a place for
+Paint = Callable[[str, str], str]  # a style and a text -> the text in that style
 
 
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> list[str]:
-    """Return the lines of a table: a head, a rule, and a line per row; columns in ``right`` are aligned there.
+def plain(style: str, text: str) -> str:
+    """Return a text as it is, for terminals without colours."""
+    return text
 
-    Cells are put on one line and made safe to print; long ones are cut. Columns that are empty
-    in all rows are left out.
+
+class Branch(str):
+    """A cell with the lines of a tree before it: ``first`` before its first line, ``then`` before others."""
+
+    __slots__ = ("first", "then")
+    first: str
+    then: str
+
+    def __new__(cls, text: str, first: str = "", then: str = "") -> Branch:
+        """Return the cell."""
+        made = super().__new__(cls, one_line(text, WIDE))
+        made.first, made.then = first, then
+        return made
+
+
+class Page:
+    """What lays a report out: for so many columns, None is any, and in the colours of a terminal.
+
+    Words are not broken: one that is longer than its line goes on in the next one behind a slash or a comma, and what
+    is longer even so is elided in the middle. All that comes out is safe to print.
     """
-    cells = [[one_line(cell) for cell in row] for row in rows]
-    shown = [i for i in range(len(head)) if any(row[i] for row in cells)]
-    widths = {i: max(width(head[i]), *(width(row[i]) for row in cells)) for i in shown}
 
-    def line(row: Sequence[str]) -> str:
-        padded = [
-            " " * (widths[i] - width(row[i])) + row[i]
-            if i in right and row is not head
-            else row[i] + " " * (widths[i] - width(row[i]))
-            for i in shown
-        ]
-        return ("  " + "  ".join(padded)).rstrip()
+    def __init__(self, columns: int | None = None, paint: Paint = plain) -> None:
+        self.columns = None if columns is None else max(NARROW, columns)
+        self.paint = paint
 
-    rule = "  " + "  ".join("─" * widths[i] for i in shown)
-    return [line(head), rule, *map(line, cells)] if shown else []
+    @classmethod
+    def of_stdout(cls) -> Page:
+        """Return the page of the terminal that stdout is, of any width if it is none."""
+        try:
+            return cls(os.get_terminal_size(sys.stdout.fileno()).columns or None)
+        except (AttributeError, OSError, ValueError):
+            return cls()
+
+    def text(self, text: str, lead: str = "", limit: int = WIDE, style: str = "") -> list[str]:
+        """Return the lines of a text behind a ``lead``; those below the first are as far to the right."""
+        room = None if self.columns is None else self.columns - width(lead)
+        first, *others = (self.paint(style, line) for line in _wrapped(one_line(text, limit), room))
+        return [lead + first, *(" " * width(lead) + line for line in others)]
+
+    def facts(self, facts: Sequence[tuple[str, str]], lead: str = "  ", limit: int = WIDE) -> list[str]:
+        """Return names with a text behind each, all of which begin in the same column."""
+        widest = max((width(name) for name, _ in facts), default=0)
+        heads = [f"{lead}{name}: {' ' * (widest - width(name))}" for name, _ in facts]
+        return [line for head, (_, text) in zip(heads, facts, strict=True) for line in self.text(text, head, limit)]
+
+    def grid(self, head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> list[str]:
+        """Return the lines of a table: a head, a rule, and the rows; columns in ``right`` are aligned there.
+
+        Long cells are cut. Columns that are empty in all rows are left out. Cells that have no place beside each other
+        stand below each other.
+        """
+        head, most = [*map(one_line, head)], CELL if self.columns is None else WIDE
+        cells = [[cell if isinstance(cell, Branch) else one_line(cell, most) for cell in row] for row in rows]
+        shown = [i for i in range(len(head)) if any(row[i] for row in cells)]
+        columns = [_Column(head[i], [row[i] for row in cells], i in right) for i in shown]
+        if not columns:
+            return []
+        if self.columns is not None and not _fit(columns, self.columns - 2):
+            named = [i for i in shown if head[i]]  # a bar has no name, and its number stands beside it
+            return [line for row in cells for line in self._record([(head[i], row[i]) for i in named if row[i]])]
+        rule = "  ".join("─" * column.width for column in columns)
+        lines = [*self._row(columns, [column.head for column in columns], "name"), "  " + self.paint("line", rule)]
+        return lines + [line for row in cells for line in self._row(columns, [row[i] for i in shown], "number")]
+
+    def _row(self, columns: Sequence[_Column], cells: Sequence[str], style: str) -> list[str]:
+        """Return the lines of a row, its numbers in a style, and so all of a head."""
+        wrapped = [column.wrapped(cell) for column, cell in zip(columns, cells, strict=True)]
+        lines = []
+        for texts in zip_longest(*wrapped, fillvalue=("", "")):
+            line = ""
+            for column, (lead, text) in zip(columns, texts, strict=True):
+                space = " " * (column.width - width(lead) - width(text))
+                shown = self.paint(style if column.is_right or style == "name" else "", text)
+                to_right = column.is_right and style != "name"
+                line += "  " + (space + shown if to_right else self.paint("line", lead) + shown + space)
+            lines.append(line.rstrip())
+        return lines
+
+    def _record(self, cells: Sequence[tuple[str, str]]) -> list[str]:
+        """Return the cells of a row below each other, with their names, behind the first one."""
+        (_, title), *others = cells
+        first, then = (title.first, title.then) if isinstance(title, Branch) else ("", "")
+        assert self.columns is not None
+        found = _wrapped(title, self.columns - 2 - width(then))
+        lines = [f"  {lead}{line}" for lead, line in zip(chain([first], repeat(then)), found, strict=False)]
+        return lines + self.facts(others, f"  {then}  ")
+
+
+class _Column:
+    """A column of a table: how wide it is, and ``least`` how wide it has to be."""
+
+    def __init__(self, head: str, cells: Sequence[str], is_right: bool) -> None:
+        self.head, self.is_right = head, is_right
+        leads = [max(width(c.first), width(c.then)) if isinstance(c, Branch) else 0 for c in cells]
+        self.width = max(width(head), *(lead + width(c) for lead, c in zip(leads, cells, strict=True)))
+        words = [lead + min(LONG_WORD, _longest(c)) for lead, c in zip(leads, cells, strict=True)]
+        self.least = max(_longest(head), *(map(width, cells) if is_right else words))
+
+    def wrapped(self, cell: str) -> list[tuple[str, str]]:
+        """Return the lines of a cell, with what stands before each."""
+        if not isinstance(cell, Branch):
+            return [("", line) for line in _wrapped(cell, self.width)]
+        lines = _wrapped(cell, self.width - max(width(cell.first), width(cell.then)))
+        return list(zip(chain([cell.first], repeat(cell.then)), lines, strict=False))
+
+
+def _fit(columns: Sequence[_Column], room: int) -> bool:
+    """Take from the widest columns until all of them have their place; return whether they have."""
+    over = sum(column.width + 2 for column in columns) - 2 - room
+    while over > 0:
+        widest = max(columns, key=lambda column: (column.width > column.least, column.width))
+        if widest.width <= widest.least:
+            return False
+        widest.width -= 1
+        over -= 1
+    return True
+
+
+def _longest(text: str) -> int:
+    return max(map(width, _BREAKS.split(text)))
+
+
+def _wrapped(text: str, room: int | None) -> list[str]:
+    """Return the lines of a text of one line, with as many words as there is room for on each."""
+    if room is None or width(text) <= room:
+        return [text]
+    lines, line = [], ""
+    for word in text.split(" "):
+        if not line or width(line) + 1 + width(word) > room:
+            lines += [line] if line else []
+            line = ""
+            for piece in [word] if width(word) <= room else _BREAKS.split(word):
+                if line and width(line + piece) > room:
+                    lines.append(line)
+                    line = ""
+                line += elided(piece, room)
+        else:
+            line += f" {word}"
+    return [*lines, line]
+
+
+def elided(text: str, room: int) -> str:
+    """Return a text with an ellipsis in its middle if there is no room for it."""
+    if width(text) <= room:
+        return text
+    half = min(room, -(-len(text) // 2))
+    left, right = text[:half], text[-half:]
+    while left and width(left) + 1 + width(right) > room:
+        left, right = (left[:-1], right) if width(left) >= width(right) else (left, right[1:])
+    return f"{left}…{right}"
 
 
 def one_line(text: str, limit: int = CELL) -> str:
-    """Return a text on one line, safe to print, with an ellipsis where it was cut."""
+    """Return a text on one line, safe to print, with an ellipsis behind the last word that fits, or in a long one."""
     flat = escaped(" ".join(text.split()) if not text.isprintable() else text)
     if width(flat) <= limit:
         return flat
-    while flat and width(flat) >= limit:
-        flat = flat[: min(len(flat) - 1, limit - 1)]
-    return flat + "…"
+    head = flat[: limit - 2]
+    while width(head) > limit - 2:
+        head = head[:-1]
+    at = len(head) if flat[len(head)] == " " else head.rfind(" ")
+    return f"{head[:at]} …" if at > len(head) // 2 else elided(flat, limit)
 
 
 def human_bytes(size: int) -> str:
@@ -117,6 +267,11 @@ def human_seconds(seconds: float) -> str:
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def milliseconds(seconds: float) -> str:
+    """Format a duration, below one second in milliseconds with a tenth."""
+    return f"{1000 * seconds:.1f} ms" if seconds < 1 else human_seconds(seconds)
 
 
 def counted(count: int, noun: str) -> str:

@@ -140,3 +140,17 @@ def test_nothing_is_left_in_the_users_session(spark, both):
     assert {t.name for t in spark.catalog.listTables()} == before
     assert spark.conf.get("spark.sql.session.timeZone") == zone
     assert type(spark).getActiveSession() is spark
+
+
+def test_explain_analyze_tells_the_operators_of_spark(both):
+    sql = "SELECT p, count(*) AS n FROM d WHERE x > 1 AND p = 'b' GROUP BY p"
+    content = both.con.sql(f"EXPLAIN ANALYZE {sql}", engine="spark").content
+    text = str(content)
+    assert "read d: 1 of 2 files" in text
+    assert "hash aggregate (keys=[" in text
+    assert "row groups: Spark does not count them" in text
+    assert not {"{", "#"} & set(text)
+    top = content.operators[0]
+    while top.children:
+        top = top.children[-1]
+    assert (top.name, top.rows) == ("read d: 1 of 2 files", 2)

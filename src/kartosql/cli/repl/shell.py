@@ -22,11 +22,11 @@ from kartosql.plan.scan import ScanReport
 from kartosql.query import SelectQuery
 from kartosql.render.formats import BINARY_FORMATS, Style, format_of, replacing, write_stream
 from kartosql.render.tables import NULL, READABLE, Look, RunSummary, readable, summary
-from kartosql.result import Progress, Query
+from kartosql.result import Progress, Query, ReportQuery
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
-from kartosql.text.escape import escaped, escaped_lines
-from kartosql.text.report import counted, human_bytes
+from kartosql.text.escape import escaped_lines
+from kartosql.text.report import Page, counted, human_bytes
 
 
 class Shell:
@@ -148,8 +148,8 @@ class Shell:
             return
         if out is not None:
             self.screen.say(f"{counted(result.rows, 'row')} written to {out.path}", "note")
-        elif running.lines and self.options["mode"] == "box":
-            self.screen.show([escaped(line) for line in running.lines])
+        elif running.report is not None and self.options["mode"] == "box":
+            self.screen.show(running.report)
             return
         elif running.stream is None:  # else it was written as it came
             self.show(result)
@@ -313,7 +313,7 @@ class Running:
     def __init__(self, shell: Shell) -> None:
         mode = shell.options["mode"]
         self.result = Result()
-        self.lines: list[str] = []  # of a report, which are no rows
+        self.report: list[str] | None = None  # the lines of one, which are no rows
         self.out = shell.target.take()
         self.stream = mode if self.out is None and mode not in READABLE else None
         self.share = 0.0
@@ -358,7 +358,8 @@ class Running:
     def _work(self, make: Callable[[], Query]) -> None:
         try:
             query = self._query = make()
-            self.lines.extend(getattr(query, "lines", None) or ())
+            if isinstance(query, ReportQuery):
+                self.report = query.laid_out(Page(self._screen.columns, self._screen.paint))
             if self.out is not None:
                 self.result.rows, self.result.is_complete = self.out.write(query), True
                 self.result.summary = self._account(query, self._started)

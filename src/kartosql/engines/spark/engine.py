@@ -6,17 +6,19 @@ import re
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql import stopping
+from kartosql.engines.base import Measured
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
 from kartosql.engines.spark.connect import configured, queried, shown
 from kartosql.engines.spark.listing import Places, moved
+from kartosql.engines.spark.profile import Profile
 from kartosql.engines.spark.scan import READS, FileShapes, ScanFrames, check_types, stored_columns
 from kartosql.engines.spark.session import (
     SEMANTICS,
@@ -68,6 +70,7 @@ class SparkStatement:
         self._spark: Any = None
         self._frame: Any = None  # the answer, in a session of Spark Connect
         self._share: float | None = None
+        self._profile = Profile()
         self._translation: Translation | None = None
         self._schema: pa.Schema | None = None
         self._interrupted = self._timed_out = False
@@ -173,7 +176,10 @@ class SparkStatement:
     def _in_classic(self, text: str) -> pa.Table:
         self._spark.sparkContext.addJobTag(self._tag)
         try:
-            return self._spark.sql(text).toArrow()
+            frame = self._spark.sql(text)
+            found = frame.toArrow()
+            self._profile.plan = frame._jdf.queryExecution().executedPlan()
+            return found
         finally:
             self._spark.sparkContext.removeJobTag(self._tag)
 
@@ -252,9 +258,9 @@ class SparkStatement:
         done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
         return done / tasks if tasks else None
 
-    def measured(self) -> Callable[[], dict[str, int | None]]:
-        """Return a function that reports how much the run read, which Spark does not count."""
-        return lambda: {"bytes_read": None, "files_opened": None, "row_groups_read": None}
+    def measured(self) -> Measured:
+        """Return what tells about the run."""
+        return self._profile
 
     def rest(self, kept: bool) -> None:
         """End the statement; nothing of it is used again."""
