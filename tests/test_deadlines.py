@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+import abuse
 import kartosql
 from kartosql import forking, untrusted
 from kartosql.errors import KartosqlError
@@ -24,21 +25,10 @@ def store(tmp_path_factory):
     return folder
 
 
-class Clock:
-    """Time that passes as it is looked at: between two looks of an owner that waits are 10 ms at most."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        self.now += untrusted.TICK / 3  # for each wait there are three looks, or one
-        return self.now
-
-
 def _ends(con, sql, monkeypatch):
     """Assert that a statement ends a second after its limit at the latest, and that the next one is answered."""
     con.sql("SELECT 1 AS a")  # the worker is there
-    clock = Clock()
+    clock = abuse.Clock()
     with monkeypatch.context() as patch:
         patch.setattr(untrusted, "time", clock)
         with pytest.raises(KartosqlError) as caught:

@@ -19,10 +19,13 @@ import abuse
 import kartosql
 from kartosql import untrusted
 from kartosql.errors import KartosqlError
+from kartosql.worker import SLACK
 
 pytestmark = pytest.mark.process  # statements run in workers
 SECONDS, MEMORY = 2, 400_000_000
-LATE = 30  # seconds that a machine with much else to do may take longer
+ALL = os.environ.get("KARTOSQL_ABUSE") == "all"
+# Bytes that a worker may take: on a busy machine its owner may look late, and the system alone holds it back.
+MOST = 1.3 * MEMORY if ALL else 2 * MEMORY + SLACK
 
 
 @pytest.fixture(scope="module")
@@ -171,50 +174,54 @@ ABUSE = [
     "SELECT list_reduce(range(100000000), lambda a, b: a + b)",
     "SELECT array_to_string(list_transform(range(50000000), lambda x: repeat('y', 50)), '')",
 ]
-FEW = ABUSE if os.environ.get("KARTOSQL_ABUSE") == "all" else ABUSE[::3]
+FEW = ABUSE if ALL else ABUSE[::3]
 
 
 @pytest.mark.parametrize("sql", FEW, ids=lambda sql: sql[:40])
-def test_abuse_ends_at_the_limits_and_the_next_statement_is_answered(store, sql):
-    with kartosql.connect(store, untrusted=True, timeout=SECONDS, memory_limit=MEMORY) as con, _peak() as peak:
+def test_abuse_ends_at_the_limits_and_the_next_statement_is_answered(store, monkeypatch, sql):
+    with kartosql.connect(store, untrusted=True, timeout=300, memory_limit=MEMORY) as con, _peak(con) as peak:
         assert con.sql("SELECT count(*) FROM few").rows() == [(3,)]
-        started = time.monotonic()
-        _failure(con, sql)
-        assert time.monotonic() - started < SECONDS + 1 + LATE
+        with pytest.raises(KartosqlError):
+            _ask(con, sql, SECONDS, monkeypatch)
         assert con.sql("SELECT count(*) FROM few").rows() == [(3,)]
-    assert peak[0] <= 1.3 * MEMORY
+    assert peak[0] <= MOST
 
 
-def test_each_statement_of_the_corpus_ends_at_the_limits_and_the_next_one_is_answered(store):
-    chosen = list(abuse.statements())[:: 1 if os.environ.get("KARTOSQL_ABUSE") == "all" else 60]
-    with kartosql.connect(store, untrusted=True, timeout=1, memory_limit=MEMORY) as con, _peak() as peak:
+def test_each_statement_of_the_corpus_ends_at_the_limits_and_the_next_one_is_answered(store, monkeypatch):
+    chosen = list(abuse.statements())[:: 1 if ALL else 60]
+    with kartosql.connect(store, untrusted=True, timeout=300, memory_limit=MEMORY) as con, _peak(con) as peak:
         late = []
         for sql in chosen:
             con.sql("SELECT count(*) FROM few")
             started = time.monotonic()
             with contextlib.suppress(KartosqlError):
-                con.sql(sql)
+                _ask(con, sql, 1, monkeypatch)
             late.append(time.monotonic() - started)
             assert con.sql("SELECT count(*) FROM few").rows() == [(3,)], sql[:200]
     print(f"{len(chosen)} statements, the longest {max(late):.1f} s, {peak[0] / MEMORY:.2f} x memory_limit")
-    assert max(late) < 1 + 1 + LATE
-    assert peak[0] <= 1.3 * MEMORY
+    assert peak[0] <= MOST
+
+
+def _ask(con, sql, seconds, monkeypatch):
+    """Run a statement with a limit, and assert that its owner waits a second longer at most."""
+    clock = abuse.Clock()
+    with monkeypatch.context() as patch:
+        patch.setattr(untrusted, "time", clock)
+        try:
+            con.answer({"sql": sql, "parameters": None, "limits": {"timeout": seconds}})
+        finally:
+            assert clock.now <= seconds + 1
 
 
 @contextlib.contextmanager
-def _peak():
-    """Watch the memory of all workers of this process: the largest amount that one of them took."""
+def _peak(con):
+    """Watch the memory of the workers of a connection: the largest amount that one of them took."""
     found, end = [0], threading.Event()
 
     def watch():
         while not end.wait(0.005):
-            for statm in Path("/proc").glob("[0-9]*/stat"):
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    fields = statm.read_text().rpartition(")")[2].split()
-                    mine = f" {os.getpid()} ".encode(), b"kartosql.worker"
-                    command = statm.with_name("cmdline").read_bytes().replace(b"\0", b" ")
-                    if int(fields[1]) != os.getpid() and all(part in command for part in mine):
-                        found[0] = max(found[0], int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
+            with contextlib.suppress(OSError):
+                found[0] = max([found[0], *(untrusted.memory_of(pid)[1] for pid in _forks(con._template))])
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -223,6 +230,7 @@ def _peak():
     finally:
         end.set()
         thread.join()
+    assert found[0]
 
 
 def test_a_worker_that_dies_is_replaced(con):
@@ -237,27 +245,39 @@ def test_a_worker_that_dies_is_replaced(con):
 
 
 def test_a_statement_whose_worker_dies_is_an_error_and_the_next_one_answered(store):
-    with kartosql.connect(store, untrusted=True, timeout=60) as con:
+    with kartosql.connect(store, untrusted=True, timeout=300) as con:
         con.sql("SELECT 1 AS a")
-        timer = threading.Timer(0.3, lambda: [os.kill(worker.pid, signal.SIGKILL) for worker in con._busy])
-        timer.start()
+        timer = _once_busy(con, lambda: [os.kill(worker.pid, signal.SIGKILL) for worker in con._busy])
         assert _failure(con, "SELECT count(*) FROM range(1000000000) a, range(1000000) b").code == "worker-lost"
         timer.join()
         assert con.sql("SELECT 1 AS a").rows() == [(1,)]
 
 
+def _once_busy(con, action):
+    """Do something some time after a statement was begun."""
+
+    def act():
+        while not con._busy:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        action()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
 def test_what_runs_is_interrupted_from_another_thread(store):
-    with kartosql.connect(store, untrusted=True, timeout=60) as con:
+    with kartosql.connect(store, untrusted=True, timeout=300) as con:
         con.sql("SELECT 1 AS a")
-        timer = threading.Timer(0.3, con.interrupt)
-        timer.start()
+        timer = _once_busy(con, con.interrupt)
         assert _failure(con, "SELECT count(*) FROM range(1000000000) a, range(1000000) b").code == "interrupted"
         timer.join()
         assert con.sql("SELECT 1 AS a").rows() == [(1,)]
 
 
 def test_several_threads_share_a_connection(store):
-    with kartosql.connect(store, untrusted=True, workers=2) as con:
+    with kartosql.connect(store, untrusted=True, workers=2, timeout=300) as con:
         found: list[int] = []
         threads = [
             threading.Thread(target=lambda k=k: found.append(con.sql("SELECT v FROM t WHERE k = ?", [k]).rows()[0][0]))
@@ -299,7 +319,7 @@ def _forks(template):
 
 
 def test_workers_are_forks_of_a_process_without_threads_and_hold_nothing_but_their_socket(con, store):
-    with kartosql.connect(store, untrusted=True) as other:
+    with kartosql.connect(store, untrusted=True, timeout=300) as other:
         con.sql("SELECT 1 AS a")
         other.sql("SELECT 1 AS a")
         assert not set(_forks(con._template)) & set(_forks(other._template))
@@ -315,7 +335,7 @@ def test_workers_are_forks_of_a_process_without_threads_and_hold_nothing_but_the
 
 
 def test_a_template_that_dies_takes_its_workers_along_and_is_replaced(store):
-    with kartosql.connect(store, untrusted=True) as con:
+    with kartosql.connect(store, untrusted=True, timeout=300) as con:
         con.sql("SELECT 1 AS a")
         template, pids, idle = con._template, _forks(con._template), list(con._idle)
         os.kill(template.process.pid, signal.SIGKILL)

@@ -52,9 +52,10 @@ def server(store, tmp_path_factory):
     tokens = tmp_path_factory.mktemp("tokens") / "tokens.toml"
     tokens.write_text(TOKENS)
     arguments = [sys.executable, "-m", "kartosql", "serve", str(store), "--token-file", str(tokens), "--workers", "2"]
+    arguments += ["--timeout", "300"]  # a busy machine may need more than the default
     log = tokens.with_name("audit.log")
     process = subprocess.Popen([*arguments, "--audit-log", str(log)], stdout=subprocess.PIPE, text=True)
-    end = threading.Timer(300, process.kill)
+    end = threading.Timer(3600, process.kill)
     end.start()
     with process:
         lines = [line.split() for line in iter(process.stdout.readline, "ready\n") if line]
