@@ -215,17 +215,19 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
-def excerpt(sql: str, span: Span) -> str:
-    """Return the line of ``sql`` that holds ``span`` with a caret line below it."""
+def excerpt(sql: str, span: Span, columns: int = 140) -> str:
+    """Return the line of ``sql`` that holds ``span`` with a caret line below it, both within so many columns."""
     start = max(0, min(span[0], len(sql)))
     line_start = sql.rfind("\n", 0, start) + 1
     line_end = sql.find("\n", start)
     line_end = len(sql) if line_end < 0 else line_end
     number = sql.count("\n", 0, start) + 1
     # Long lines are cut around the place so that the caret stays in view.
-    left = max(line_start, start - 60)
-    right = min(line_end, left + 120)
-    head = f"LINE {number}: " + ("..." if left > line_start else "")
+    head = f"LINE {number}: "
+    room = min(120, columns - len(head) - 3)
+    left = max(line_start, start - room // 2)
+    right = min(line_end, left + room)
+    head += "..." if left > line_start else ""
     text = "".join(c if c.isprintable() else " " for c in masked(sql)[left:right])
     width = max(1, min(span[1], right) - start)
     return f"{head}{text}\n{' ' * (len(head) + start - left)}{'^' * width}"

@@ -162,7 +162,8 @@ class Execution:
             return None
         if report is None or isinstance(running, Planner):
             return Progress("plan")
-        return Progress("read", report.files_selected, report.bytes_selected, running.fraction())
+        of_stage = report.engine == "spark"
+        return Progress("read", report.files_selected, report.bytes_selected, running.fraction(), of_stage)
 
     # -- planning ------------------------------------------------------------------------------
 

@@ -39,13 +39,15 @@ _HABITS = {
 class Progress:
     """How far a statement is: ``phase`` is ``plan`` or ``read``, ``fraction`` is what the engine says, 0 to 1.
 
-    ``files`` and ``bytes`` are all that it reads, known once it is planned.
+    ``files`` and ``bytes`` are all that it reads, known once it is planned. The fraction is of the whole run, all scans
+    and what is made of them; of Spark, which knows no more, ``of_stage`` says that it is of the stages that run now.
     """
 
     phase: str
     files: int | None = None
     bytes: int | None = None
     fraction: float | None = None
+    of_stage: bool = False
 
 
 @translates_errors

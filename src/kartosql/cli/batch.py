@@ -92,7 +92,7 @@ def _page_of_reports(options: Options) -> Page | None:
 
     screen = Screen()
     screen.theme = chosen("auto", is_terminal=True)
-    return Page(screen.columns, screen.paint)
+    return screen.page
 
 
 def style_asked(options: Options) -> Style:

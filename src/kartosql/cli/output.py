@@ -65,13 +65,13 @@ def traced(error: Exception) -> list[str]:
     return ["".join(traceback.format_exception(error)).rstrip()] if is_shown else []
 
 
-def described(error: Exception) -> list[str]:
+def described(error: Exception, columns: int = 140) -> list[str]:
     """Return what an error says: its code and message, places in the text, notes, and the hint."""
     if not isinstance(error, KartosqlError):
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return [f"error[internal]: {what} (a bug of kartosql: please report it with what --debug shows)"]
     lines = [f"error[{error.code}]: {error.message}"]
-    lines += [excerpt(error.sql or "", span) for span in error.places]
+    lines += [excerpt(error.sql or "", span, columns) for span in error.places]
     lines += getattr(error, "__notes__", [])
     if error.hint:
         lines.append(f"hint: {error.hint}")

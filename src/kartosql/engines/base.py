@@ -49,7 +49,7 @@ class EngineStatement(Protocol):
         """
 
     def fraction(self) -> float | None:
-        """Return how much of the run is done, from 0 to 1, from any thread; None if nobody knows."""
+        """Return how much of the run is done, or on Spark of its stages, from any thread; None if nobody knows."""
 
     def measured(self) -> Measured:
         """Return what tells about the run, also once the statement is at its end."""

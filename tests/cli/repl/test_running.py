@@ -22,15 +22,33 @@ LONG = "select sum(hash(a.amount, b.range) % 7) as s from sales a, range(2000000
 @pytest.mark.parametrize(
     ("progress", "wanted"),
     [
-        (None, "planning … 2.0 s · Ctrl-C cancels"),
+        (None, "working … 2.0 s · Ctrl-C cancels"),
         (Progress("plan"), "planning … 2.0 s · Ctrl-C cancels"),
-        (Progress("read", 40, 2048), "reading … 2.0 s of 40 files, 2.0 KiB"),
-        (Progress("read", 1, None, 0.0), "░░░░░░░░░░░░░░░░░░░░ 0 % of 1 file"),
-        (Progress("read", 40, 4096, 0.5), "██████████░░░░░░░░░░ 50 % of 40 files, 4.0 KiB · 2.0 KiB/s · 1 s left"),
+        (Progress("read", 40, 2048), "running … 2.0 s · reads 40 files, 2.0 KiB"),
+        (Progress("read", 1, None, 0.0), "░░░░░░░░░░░░░░░░░░░░ 0 % · reads 1 file"),
+        (Progress("read", 40, 4096, 0.5), "██████████░░░░░░░░░░ 50 % · 1 s left · reads 40 files, 4.0 KiB"),
+        (Progress("read", 40, 4096, 0.004), "░░░░░░░░░░░░░░░░░░░░ 0 % · reads 40 files, 4.0 KiB"),
+        (Progress("read", 1, 8, 1.0), "████████████████████ 99 % · 2.0 s · reads 1 file, 8 B"),
+        (Progress("read", 7, None, 0.4, True), "running … 2.0 s · 40 % of the stages that run · reads 7 files"),
     ],
 )
 def test_progress_tells_what_is_known(progress, wanted):
     assert progress_line(progress, 2.0, 1.0, (progress and progress.fraction) or 0.0) == wanted
+
+
+def test_progress_counts_rows_that_came_and_never_says_that_all_is_done():
+    after = [progress_line(Progress("read", 1, 8, None), 9.0, 8.0, share, rows=1_000) for share in (0.0, 1.0)]
+    assert after == [
+        "running … 9.0 s · 1,000 rows so far · reads 1 file, 8 B",
+        "████████████████████ 99 % · 9.0 s · 1,000 rows so far · reads 1 file, 8 B",
+    ]
+
+
+def test_time_left_is_that_of_the_whole_run():
+    """Whatever the files that it reads weigh: the share of the run and the time since it began say what is left."""
+    for files, size in ((1, 10), (10_000, 10**12)):
+        assert "30 s left" in progress_line(Progress("read", files, size, 0.25), 12.0, 10.0, 0.25)
+    assert "8 min left" in progress_line(Progress("read", 1, 1, 0.02), 12.0, 10.0, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -38,11 +56,11 @@ def test_progress_tells_what_is_known(progress, wanted):
     [
         (None, "Cancelled after 1.5 s"),
         (Progress("plan"), "Cancelled after 1.5 s, while it was planned; no data file was read"),
-        (Progress("read", 40, 4096), "Cancelled after 1.5 s, at the beginning of 40 files, 4.0 KiB"),
-        (Progress("read", 40, 4096, 0.25), "Cancelled after 1.5 s, at 25 % of 40 files, 4.0 KiB"),
+        (Progress("read", 40, 4096), "Cancelled after 1.5 s, at the beginning; it reads 40 files, 4.0 KiB"),
+        (Progress("read", 40, 4096, 0.25), "Cancelled after 1.5 s, at 25 %; it reads 40 files, 4.0 KiB"),
     ],
 )
-def test_a_cancelled_statement_tells_what_was_read(progress, wanted):
+def test_a_cancelled_statement_tells_how_far_it_was(progress, wanted):
     assert stopped(progress, 1.5, (progress and progress.fraction) or 0.0) == wanted
 
 
@@ -97,14 +115,14 @@ def test_ctrl_c_stops_a_statement_and_the_shell_goes_on(shell, monkeypatch, is_b
     monkeypatch.setattr(output, "PATIENCE", 200.0)
     shell.screen.out = shell.out = Terminal()
     shell.screen.is_terminal = True
-    when = (lambda: "of 3 files, " in shell.out.getvalue()) if reading else is_begun
+    when = (lambda: " reads 3 files, " in shell.out.getvalue()) if reading else is_begun
     took = interrupted(shell.shell, LONG, when)
     # Half a second is promised; a machine with much else to do needs longer.
     assert took < 60
     _, told, last = shell.out.getvalue().rpartition("Cancelled after")
     assert told
     if reading:
-        assert "of 3 files, " in last
+        assert " reads 3 files, " in last
     assert "│      42 │" in shell("select 41 + 1 as answer;")
 
 

@@ -128,11 +128,11 @@ def test_joins_settings_and_commands_are_completed(opened):
 def test_progress_has_true_totals_and_ctrl_c_stops(opened, wide):
     terminal = opened(wide).ready()
     terminal.send(LONG + "\r")
-    terminal.until("of 40 files")
+    terminal.until("reads 40 files")
     started = time.monotonic()
     terminal.send("\x03")
     # The terminal may show ^C before it.
-    terminal.until(lambda: re.search(r"Cancelled after .* of 40 files, ", terminal.display))
+    terminal.until(lambda: re.search(r"Cancelled after .* reads 40 files, ", terminal.display))
     # Half a second on a machine with nothing else to do.
     assert time.monotonic() - started < 60
     terminal.run("select 41 + 1 as answer;", "│      42 │")

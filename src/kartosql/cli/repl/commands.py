@@ -36,6 +36,7 @@ from kartosql.settings import SETTINGS
 from kartosql.sql import Describe, parse
 from kartosql.store import Store
 from kartosql.tables.names import quote_if_needed
+from kartosql.text.report import Page
 
 MAX_BARS = 200
 MAX_BYTES = 5_000_000
@@ -606,15 +607,20 @@ def _help(shell: Shell, text: str) -> None:
 
 
 def _help_lines(shell: Shell) -> list[str]:
-    lines = [f"kartosql {__version__}: statements end with a semicolon; Tab completes; Ctrl-C stops; Ctrl-D leaves."]
+    first = f"kartosql {__version__}: statements end with a semicolon; Tab completes; Ctrl-C stops; Ctrl-D leaves."
     widest = max(len(c.synopsis) for c in COMMANDS.values() if len(c.synopsis) <= MAX_SYNOPSIS)
+    page = shell.screen.page if shell.screen.is_terminal else Page()
+    is_beside = page.columns is None or page.columns >= 2 * widest
+    lines = page.text(first)
     for group in GROUPS:
         lines += ["", shell.screen.paint("name", group)]
         for found in COMMANDS.values():
             if found.group == group:
                 aliases = f"  ({', '.join(found.aliases)})" if found.aliases else ""
                 shown = found.synopsis if len(found.synopsis) <= widest else f".{found.name} ..."
-                lines.append(f"  {shell.screen.paint('command', shown.ljust(widest))}  {found.about}{aliases}")
+                name = shell.screen.paint("command", shown.ljust(widest))
+                told = page.text(f"{found.about}{aliases}", " " * (widest + 4) if is_beside else " " * 6)
+                lines += [f"  {name}  {told[0].lstrip()}", *told[1:]] if is_beside else [f"  {name}".rstrip(), *told]
     return lines
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from kartosql.text.escape import escaped_lines, width
+from kartosql.text.report import Page
 
 # Name -> SGR codes, for results and messages, and for the prompt's text.
 _DARK = {
@@ -91,6 +92,11 @@ class Screen:
                     return size
         return shutil.get_terminal_size()
 
+    @property
+    def page(self) -> Page:
+        """What lays reports out for it."""
+        return Page(self.columns, self.paint)
+
     def paint(self, style: str, text: str) -> str:
         """Return a text in a style of the theme; its codes end with it."""
         codes = THEMES[self.theme].get(style)
@@ -118,8 +124,11 @@ class Screen:
         if self.notes is not None and style in ("note", "hint"):
             print(escaped_lines(text), file=self.notes, flush=True)
             return
+        page = self.page if self.is_terminal else Page()
         for line in escaped_lines(text).split("\n"):
-            self.line(self.paint(style, line) if style else line)
+            lead = line[: len(line) - len(line.lstrip(" "))]
+            for piece in page.text(line[len(lead) :], lead, 2 * len(line), style):
+                self.line(piece.rstrip())
 
     def show(self, lines: Sequence[str], *, page: bool = False) -> None:
         """Write lines; through the pager if they are more than the terminal holds, and it is wanted."""
@@ -164,7 +173,7 @@ class Screen:
             return
         text = escaped_lines(text).replace("\n", " ")
         while width(text) > self.columns - 1:
-            text = text[:-1]
+            text = text.rpartition(" · ")[0] or text[:-1]
         with suppress(OSError, UnicodeEncodeError):
             self.out.write(_CLEAR + self.paint("note", text))
             self.out.flush()

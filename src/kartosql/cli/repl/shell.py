@@ -26,7 +26,7 @@ from kartosql.result import Progress, Query, ReportQuery
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
 from kartosql.text.escape import escaped_lines
-from kartosql.text.report import Page, counted, human_bytes
+from kartosql.text.report import counted, human_bytes
 
 
 class Shell:
@@ -101,7 +101,7 @@ class Shell:
             error = translated(e)
             for text in traced(error):
                 self.screen.say(text)
-            first, *others = described(error)
+            first, *others = described(error, self.screen.columns if self.screen.is_terminal else 140)
             self.screen.say(first, "error")
             for line in others:
                 self.screen.say(line, "hint" if line.startswith("hint: ") else "")
@@ -166,7 +166,7 @@ class Shell:
         if table.num_rows < result.rows:
             has_all = result.is_complete and result.kept == result.rows
             how = ".last shows all of them" if has_all else ".once FILE and the statement again give all of them"
-            lines.append(self.screen.paint("hint", f"{table.num_rows:,} of {result.rows:,} shown · {how}"))
+            lines += self.screen.page.text(f"{table.num_rows:,} of {result.rows:,} shown · {how}", style="hint")
         self.screen.show(lines, page=every_row)
 
     @property
@@ -296,7 +296,7 @@ class _OutputTarget:
 
 PROGRESS_AFTER = 0.3  # seconds
 BAR = 20
-LEAST = 0.02  # below this share nobody can tell how long it takes
+LEAST, MOST = 0.02, 0.99  # below and above these shares nobody can tell how long it takes
 
 
 class Cancelled(Exception):
@@ -338,7 +338,8 @@ class Running:
             if progress is not None and progress.phase == "read" and self._reading is None:
                 self._reading = now
             since = 0.0 if self._reading is None else now - self._reading
-            self._screen.status(progress_line(progress, now - self._started, since, self.share))
+            line = progress_line(progress, now - self._started, since, self.share, self.result.rows)
+            self._screen.status(line)
 
         try:
             interruptible(lambda: self._work(make), self._stop, tick)
@@ -359,7 +360,7 @@ class Running:
         try:
             query = self._query = make()
             if isinstance(query, ReportQuery):
-                self.report = query.laid_out(Page(self._screen.columns, self._screen.paint))
+                self.report = query.laid_out(self._screen.page)
             if self.out is not None:
                 self.result.rows, self.result.is_complete = self.out.write(query), True
                 self.result.summary = self._account(query, self._started)
@@ -400,7 +401,7 @@ class Running:
         """Remember how far it is."""
         if progress is not None:
             self._last = progress
-            self.share = max(self.share, progress.fraction or 0.0)
+            self.share = 0.0 if progress.of_stage else max(self.share, progress.fraction or 0.0)
 
     def _stop(self) -> None:
         self.note(self._query.progress if self._query is not None else None)
@@ -420,33 +421,53 @@ class Running:
 
 
 def stopped(progress: Progress | None, seconds: float, share: float) -> str:
-    """Return the message about a statement that was cancelled: how much of its files the engine had read."""
+    """Return the message about a statement that was cancelled: how far the engine was."""
     text = f"Cancelled after {seconds:.1f} s"
     if progress is None:
         return text
     if progress.phase == "plan":
         return f"{text}, while it was planned; no data file was read"
-    where = "the beginning" if progress.fraction is None else f"{100 * share:.0f} %"
-    return f"{text}, at {where}{_totals(progress)}"
+    where = "at the beginning" if progress.fraction is None or progress.of_stage else f"at {100 * share:.0f} %"
+    return f"{text}, {where}{_reads(progress, '; it reads')}"
 
 
-def progress_line(progress: Progress | None, seconds: float, reading: float, share: float) -> str:
-    """Return how far a statement is: totals are those of the plan, share and speed what the engine has done."""
-    if progress is None or progress.phase == "plan":
+def progress_line(progress: Progress | None, seconds: float, reading: float, share: float, rows: int = 0) -> str:
+    """Return how far a statement is as a whole: the share that the engine has done, and what is left by that.
+
+    ``seconds`` are those of the statement, ``reading`` those since the engine began; ``rows`` came so far.
+    """
+    if progress is None:
+        return f"working … {seconds:.1f} s · Ctrl-C cancels"
+    if progress.phase == "plan":
         return f"planning … {seconds:.1f} s · Ctrl-C cancels"
-    if progress.fraction is None:
-        return f"reading … {seconds:.1f} s{_totals(progress)}"
-    full = round(BAR * share)
-    parts = [f"{'█' * full}{'░' * (BAR - full)} {100 * share:.0f} %{_totals(progress)}"]
-    if share >= LEAST and reading > 0.2:
-        if progress.bytes:
-            parts.append(f"{human_bytes(int(share * progress.bytes / reading))}/s")
-        parts.append(f"{reading / share - reading:.0f} s left")
-    return " · ".join(parts)
+    so_far = [f"{counted(rows, 'row')} so far"] if rows else []
+    if progress.fraction is None and share < LEAST:
+        parts = [f"running … {seconds:.1f} s", *so_far]
+    elif progress.of_stage:
+        parts = [
+            f"running … {seconds:.1f} s",
+            f"{100 * (progress.fraction or 0):.0f} % of the stages that run",
+            *so_far,
+        ]
+    else:
+        share = min(share, MOST)  # there is always something left to do, such as to pass rows on
+        full = round(BAR * share)
+        parts = [f"{'█' * full}{'░' * (BAR - full)} {100 * share:.0f} %"]
+        if progress.fraction is None or share >= MOST:
+            parts.append(f"{seconds:.1f} s")
+        elif share >= LEAST and reading > 0.2:
+            parts.append(f"{_rounded(reading / share - reading)} left")
+        parts += so_far
+    return " · ".join(parts) + _reads(progress, " · reads")
 
 
-def _totals(progress: Progress) -> str:
+def _rounded(seconds: float) -> str:
+    """Return a time of which nobody knows more than its seconds or minutes."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _reads(progress: Progress, word: str) -> str:
     if progress.files is None:
         return ""
     size = f", {human_bytes(progress.bytes)}" if progress.bytes is not None else ""
-    return f" of {counted(progress.files, 'file')}{size}"
+    return f"{word} {counted(progress.files, 'file')}{size}"
