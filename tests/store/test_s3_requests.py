@@ -11,7 +11,8 @@ import pytest
 
 import kartosql
 from kartosql.engines.duckdb import remote
-from s3_server import BUCKET, Object, serve
+from kartosql.store import PreconditionFailed, Store
+from s3_server import BUCKET, Object, _Handler, serve
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -106,3 +107,17 @@ def test_the_footer_of_a_large_file_is_read_once_and_never_for_another_file(monk
                 con.sql("SELECT v FROM t WHERE id = 6").rows()
             assert caught.value.code == "corrupt-file"
             assert con.sql("SELECT v FROM t WHERE id = 6").rows() == [(6,)]
+
+
+def test_a_conditional_write_does_not_ask_whether_it_may_send(monkeypatch):
+    asked = []
+    answer = _Handler.handle_expect_100
+    monkeypatch.setattr(_Handler, "handle_expect_100", lambda self: asked.append(self.path) or answer(self))
+    with serve() as server:
+        store = Store(f"s3://{BUCKET}/x", server.storage_options)
+        version = store.put_if("a", b"1", None)
+        with pytest.raises(PreconditionFailed):
+            store.put_if("a", b"2", None)
+        store.put_if("a", b"3", version)
+    assert server.objects[BUCKET, "x/a"].data == b"3"
+    assert asked == []

@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import IO, Any, TypeVar, cast
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from kartosql.errors import StoreError
 from kartosql.store.keys import (
@@ -343,6 +343,7 @@ class _S3Writer(RemoteWriter):
     def __init__(self, fs: Any, root: str) -> None:
         super().__init__(fs, root)
         self._alike: WeakKeyDictionary[Any, dict[str, _Alike]] = WeakKeyDictionary()
+        self._prompt: WeakSet[Any] = WeakSet()  # clients that do not ask whether a body may be sent
 
     def read_versioned(self, key: str) -> tuple[bytes, Version]:
         found = self.get(key)
@@ -478,7 +479,13 @@ class _S3Writer(RemoteWriter):
         # Not through fs.call_s3: it repeats requests and does not say that it did.
         bucket, name = self._split(key)
         await self.fs.set_session()
-        call = getattr(await self.fs.get_s3(bucket), method)
+        client = await self.fs.get_s3(bucket)
+        if client not in self._prompt:
+            # Expect: 100-continue is a round trip of its own, for a body of some kilobytes.
+            self._prompt.add(client)
+            handlers = importlib.import_module("botocore.handlers")
+            client.meta.events.unregister("before-call.s3", handlers.add_expect_header)
+        call = getattr(client, method)
         return await call(**self.fs._get_s3_method_kwargs(call, Bucket=bucket, Key=name, **arguments))
 
     def _meaning(self, error: Exception, key: str) -> Exception:
