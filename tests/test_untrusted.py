@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
@@ -274,6 +276,32 @@ def test_what_runs_is_interrupted_from_another_thread(store):
         assert _failure(con, "SELECT count(*) FROM range(1000000000) a, range(1000000) b").code == "interrupted"
         timer.join()
         assert con.sql("SELECT 1 AS a").rows() == [(1,)]
+
+
+def test_a_fork_of_the_owner_is_told_and_ends_nothing(store):
+    with kartosql.connect(store, untrusted=True, timeout=300) as con:
+        con.sql("SELECT 1 AS a")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # threads of other tests
+            child = os.fork()
+        if not child:
+            try:
+                con.sql("SELECT 1 AS a")
+            except KartosqlError as e:
+                con.close()
+                os._exit(7 if e.code == "other-process" else 1)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert con.sql("SELECT v FROM t WHERE k = 7").rows() == [(14,)]
+
+
+def test_a_connection_that_cannot_start_a_process_leaves_no_folder(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(OSError, match="nowhere"):
+        kartosql.connect(store, untrusted=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_several_threads_share_a_connection(store):

@@ -45,15 +45,19 @@ class Template:
         self._control.settimeout(PATIENCE)
         self.folder = tempfile.mkdtemp(prefix="kartosql-worker-")
         path = os.pathsep.join(filter(None, sys.path))
-        with theirs:
+        arguments = [str(os.getpid()), self.folder, "fork" if forks else "spawn"]
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            undo.callback(self._control.close)
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _TEMPLATE, str(os.getpid()), self.folder, "fork" if forks else "spawn"],
+                [sys.executable, "-c", _TEMPLATE, *arguments],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": path, **_ENVIRONMENT},
                 start_new_session=True,  # Ctrl-C is for the owner
             )
+            undo.pop_all()
 
     @property
     def is_alive(self) -> bool:

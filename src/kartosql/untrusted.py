@@ -25,6 +25,7 @@ from kartosql.forking import Template, is_open
 from kartosql.plan.bind import Parameters
 from kartosql.result import Query
 from kartosql.settings import Settings, machine_memory
+from kartosql.stopping import Works
 from kartosql.store import Store
 
 TIMEOUT = 30.0  # seconds, where none is given
@@ -250,6 +251,7 @@ class UntrustedConnection:
         if not isinstance(workers, int) or not 1 <= workers <= 64:
             raise UsageError(f"workers: {workers!r} is no number from 1 to 64.")
         self._connection, self._limits = connection, limits
+        self._works = Works()  # which know whose process they are of
         self._free = threading.BoundedSemaphore(workers)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -323,7 +325,9 @@ class UntrustedConnection:
             worker.stop()
 
     def close(self) -> None:
-        """End the workers; statements that run raise ``interrupted``."""
+        """End the workers; statements that run raise ``interrupted``. A fork of the process leaves them alone."""
+        if not self._works.is_of_this_process:
+            return
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -338,6 +342,7 @@ class UntrustedConnection:
     ) -> tuple[dict[str, Any], pa.Table | None]:
         if not isinstance(request["sql"], str):
             raise errors.SqlError(f"A statement is text, not {type(request['sql']).__name__}.", code="invalid-argument")
+        self._works.check_process()
         while not self._free.acquire(timeout=1):  # first come, first served within that
             if is_cancelled():
                 raise ExecutionError("The statement was interrupted.", code="interrupted")
