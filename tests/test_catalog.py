@@ -12,6 +12,7 @@ import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
+from kartosql.text.types import type_name
 from written import build_cube, write_dataset
 
 CUBE = Cube("c", ["x"], ["p"], index_columns=["i"])
@@ -129,7 +130,7 @@ def test_show_partitions(connection):
 
 def test_show_indexes(connection):
     rows = _rows(connection, "SHOW INDEXES FROM c")
-    assert [(r["dataset"], r["column"], r["type"]) for r in rows] == [("seed", "i", "int64"), ("seed", "x", "int64")]
+    assert [(r["dataset"], r["column"], r["type"]) for r in rows] == [("seed", "i", "BIGINT"), ("seed", "x", "BIGINT")]
     assert all(connection.store.size(r["key"]) for r in rows)
 
 
@@ -165,16 +166,16 @@ def test_show_settings(connection):
 def test_describe_a_cube(connection):
     rows = {r.pop("column"): r for r in _rows(connection, "DESCRIBE c")}
     assert list(rows) == ["i", "p", "v", "w", "x"]
-    assert rows["x"] == {"type": "int64", "role": "dimension", "dataset": "seed", "index": "inverted index"}
-    assert rows["p"] == {"type": "int64", "role": "partition", "dataset": "seed", "index": "partition key"}
-    assert rows["i"] == {"type": "int64", "role": "index", "dataset": "seed", "index": "inverted index"}
-    assert rows["w"] == {"type": "string", "role": "payload", "dataset": "e-1", "index": None}
+    assert rows["x"] == {"type": "BIGINT", "role": "dimension", "dataset": "seed", "index": "inverted index"}
+    assert rows["p"] == {"type": "BIGINT", "role": "partition", "dataset": "seed", "index": "partition key"}
+    assert rows["i"] == {"type": "BIGINT", "role": "index", "dataset": "seed", "index": "inverted index"}
+    assert rows["w"] == {"type": "VARCHAR", "role": "payload", "dataset": "e-1", "index": None}
 
 
 def test_describe_a_query(connection):
     assert _rows(connection, "DESCRIBE SELECT x + 0.5 AS y, k FROM c, d") == [
-        {"column": "y", "type": connection.sql("SELECT x + 0.5 AS y FROM c").schema.field("y").type.__str__()},
-        {"column": "k", "type": "string"},
+        {"column": "y", "type": type_name(connection.sql("SELECT x + 0.5 AS y FROM c").schema.field("y").type)},
+        {"column": "k", "type": "VARCHAR"},
     ]
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 import kartosql
 from kartosql import C, Condition, Connection, Cube, KartosqlError, Query, ScanReport, dbapi
+from kartosql.typing import ScanReportDict
 
 
 def counted(con: Connection, month: int) -> int:
@@ -32,7 +33,7 @@ def asked(con: Connection, cube: Cube) -> list[Query]:
     return found if isinstance(found, list) else [found]
 
 
-def explained(con: Connection) -> tuple[str, dict[str, object]]:
+def explained(con: Connection) -> tuple[str, ScanReportDict]:
     report: ScanReport = con.explain("SELECT * FROM flights")
     return str(report), report.to_dict()
 

@@ -14,19 +14,20 @@ if TYPE_CHECKING:
     from kartosql.conditions import Condition as Condition
     from kartosql.conditions import Conjunction as Conjunction
     from kartosql.connection import Connection as Connection
-    from kartosql.connection import connect as connect
     from kartosql.errors import KartosqlError as KartosqlError
     from kartosql.errors import KartosqlWarning as KartosqlWarning
     from kartosql.formats.kartothek.cube import Cube as Cube
+    from kartosql.opening import connect as connect
     from kartosql.plan.scan import ScanReport as ScanReport
     from kartosql.result import Query as Query
 
 # Importing the package is cheap: names are loaded from their modules when they are first used.
 _MODULES = {
     "conditions": ("C", "Condition", "Conjunction"),
-    "connection": ("Connection", "connect"),
+    "connection": ("Connection",),
     "errors": ("KartosqlError", "KartosqlWarning"),
     "formats.kartothek.cube": ("Cube",),
+    "opening": ("connect",),
     "plan.scan": ("ScanReport",),
     "result": ("Query",),
 }
@@ -54,4 +55,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "dbapi", "load_ipython_extension", "spark"])

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import UsageError, quoted, text_of
+from kartosql.text.types import type_name
 
 _SQL_OPS = {"==": "=", "=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _TEXT = re.compile(r"\s*\(?\s*([^\s!<>=()]+)\s*(==|!=|<=|>=|=|<|>)\s*([^)=]+?)\s*\)?\s*")
@@ -254,7 +255,7 @@ def check_types(conditions: list[Condition], types: Mapping[str, pa.DataType]) -
         for value in _values(condition):
             if value is not None and not _kind_of(type_)[2](value, type_):
                 raise _fail(
-                    f"The condition {condition} compares a column of type {type_} "
+                    f"The condition {condition} compares a column of type {type_name(type_)} "
                     f"with {value!r} ({type(value).__name__}).",
                     "Operands must have the column's type; SQL converts them.",
                 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, Union, overload
+from typing import TYPE_CHECKING, Any, Self, Union
 
-from kartosql.engines.duckdb.runtime import check_setting
 from kartosql.errors import UsageError, text_of, without
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.memo import Late
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from kartosql.statements import upkeep
     from kartosql.statements import write as write_statements
     from kartosql.tables.table import Table
-    from kartosql.untrusted import UntrustedConnection
+    from kartosql.typing import DocumentFormat, Engine, PublishedType, SourceType, WriteReport
     from kartosql.write import compact, copy, cubes, datasets, skipping
     from kartosql.write.check import Finding
     from kartosql.write.operation import Operation
@@ -56,87 +55,11 @@ _HABITS = {
     **dict.fromkeys(("read_parquet", "read_csv", "scan_parquet"), "con.attach(url, name) or con.register(name, path)"),
     **dict.fromkeys(("list_tables", "show_tables"), 'con.sql("SHOW TABLES")'),
 }
-Report = dict[str, dict[str, Any]]
+_INTERNAL = ("expect_one_statement", "tables", "watch_progress")  # for other rooms, and so not on Tab
 Names = str | Iterable[str]  # one or several
 PartitionOn = Mapping[str, Names]
 Target = str | os.PathLike[str] | Store
 CopyTarget = Union[Target, "Connection"]
-
-
-@overload
-def connect(
-    url: str | os.PathLike[str],
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    engine: str = "auto",
-    read_only: bool = False,
-    attach: bool | Sequence[str | os.PathLike[str]] | None = None,
-    untrusted: Literal[False] = False,
-    **settings: Any,
-) -> Connection: ...
-
-
-@overload
-def connect(
-    url: str | os.PathLike[str],
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    untrusted: Literal[True],
-    workers: int = 1,
-    **settings: Any,
-) -> UntrustedConnection: ...
-
-
-def connect(
-    url: str | os.PathLike[str],
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    engine: str = "auto",
-    read_only: bool | None = None,
-    attach: bool | Sequence[str | os.PathLike[str]] | None = None,
-    untrusted: bool = False,
-    **settings: Any,
-) -> Connection | UntrustedConnection:
-    """Open a store of cubes and datasets, and return a Connection.
-
-    ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem. ``attach`` says what may be
-    attached: all, nothing, or what lies below some URLs; without it all, but nothing if the connection is
-    ``read_only``. Other keywords are settings (see docs/python.md). Raises ``store-not-found``, ``store-failed``,
-    ``unknown-setting`` and ``invalid-setting``.
-
-    With ``untrusted`` statements may come from strangers: an UntrustedConnection runs them in a worker process, which
-    is ended where a statement takes more than ``timeout``, ``memory_limit`` or ``max_bytes``.
-    """
-    if untrusted:
-        from kartosql.untrusted import connect_untrusted
-
-        if attach or read_only is False:
-            name, value = ("attach", attach) if attach else ("read_only", read_only)
-            raise UsageError(
-                f"{name}={value!r} contradicts untrusted=True, which reads the tables of the store alone.",
-                hint=f"Leave out {name}, or connect without untrusted=True.",
-            )
-        return connect_untrusted(url, storage_options, engine=engine, **settings)
-    attachable = not read_only if attach is None else attach
-    values = Settings({"engine": engine, "attach": attachable, **settings}, check_setting)
-    return Connection(Session(Store(url, storage_options), values, bool(read_only), storage_options))
-
-
-def connect_as_owner(
-    url: str,
-    *,
-    write: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-    attach: Any = True,
-    **settings: Any,
-) -> Connection:
-    """Open a store for somebody who writes the statements and may do whatever the process may, as on the command line.
-
-    Without ``write`` it is read-only to guard against slips; SET and ATTACH are not restrained.
-    """
-    found: Connection = connect(url, storage_options=storage_options, read_only=not write, attach=attach, **settings)
-    found._session.is_of_owner = True
-    return found
 
 
 @translates_errors
@@ -192,6 +115,9 @@ class Connection:
     def __repr__(self) -> str:
         return f"<kartosql connection to {self.store.url}>"
 
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(type(self)) if not name.startswith("_") and name not in _INTERNAL]
+
     def close(self) -> None:
         """Close the connection; what other threads are doing is stopped, results that were made stay usable."""
         self._session.close()
@@ -202,19 +128,22 @@ class Connection:
 
     # -- statements ----------------------------------------------------------------------------
 
-    def sql(self, text: str, parameters: Parameters = None, *, engine: str | None = None) -> Query:
+    def sql(self, text: str, parameters: Parameters = None, *, engine: Engine | None = None) -> Query:
         """Run a statement; a SELECT only when its rows are asked for.
 
         ``parameters`` is a list for ``?`` and ``$1``, a dictionary for ``$name`` and ``:name``.
         Raises SqlError for statements that are not understood (names are resolved at once),
         FormatError and StoreError for what is wrong with the data.
+
+        >>> con.sql("SELECT city, km FROM trips WHERE km > ? ORDER BY km", [4]).rows()
+        [('Bonn', 5.0), ('Rom', 7.5)]
         """
         request, statement = self._request(text, parameters, engine)
         if isinstance(statement, Select):
             return request.query(statement)
         return statements.run(request, statement)
 
-    async def sql_async(self, text: str, parameters: Parameters = None, *, engine: str | None = None) -> Query:
+    async def sql_async(self, text: str, parameters: Parameters = None, *, engine: Engine | None = None) -> Query:
         """Run a statement in a thread, and return its result with all rows; a task that is cancelled stops it."""
         import asyncio  # not at the top: it takes as long as a SELECT
 
@@ -235,7 +164,7 @@ class Connection:
                 query.interrupt()
             raise
 
-    def _request(self, text: str, parameters: Parameters, engine: str | None) -> tuple[Request, Statement]:
+    def _request(self, text: str, parameters: Parameters, engine: Engine | None) -> tuple[Request, Statement]:
         self._session.check_open()
         started = time.perf_counter()
         check_size(text, self._session.settings)
@@ -271,8 +200,13 @@ class Connection:
         """Be at work, which other threads can stop; raises ``other-process`` in a fork."""
         return self._session.runtime.works.one()
 
-    def explain(self, sql: str, parameters: Parameters = None, *, engine: str | None = None) -> ScanReport:
-        """Return what a SELECT would read and why, without running it."""
+    def explain(self, sql: str, parameters: Parameters = None, *, engine: Engine | None = None) -> ScanReport:
+        """Return what a SELECT would read and why, without running it.
+
+        >>> report = con.explain("SELECT * FROM trips WHERE city = 'Rom'")
+        >>> report.files_selected, report.files_total
+        (1, 2)
+        """
         request, statement = self._request(sql, parameters, engine)
         if isinstance(statement, Inspect) and statement.query is not None:
             statement = statement.query
@@ -295,6 +229,9 @@ class Connection:
         the original's text form; all must hold. Columns of the result are sorted by name, rows by the dimension columns
         as given and then by the partition columns. With ``partition_by`` a list of results is returned, one for each
         combination of values, ascending. Raises UsageError for what the original refuses.
+
+        >>> con.query_cube("sales", conditions="shop == 1", payload_columns=["amount"]).rows()
+        [(10.0, 'DE', 1)]
         """
         columns = (dimension_columns, partition_by, payload_columns)
         return query_cube.query_cube(self._session, cube, *columns, conditions=conditions, datasets=datasets)
@@ -312,6 +249,9 @@ class Connection:
 
         Without ``by`` the first two partition columns are taken. The key columns of all files
         are read. Raises ``unknown-table``, ``unknown-column`` and ``invalid-argument``.
+
+        >>> print(con.coverage("sales", "country").to_dict()["table"])
+        sales
         """
         self._session.check_open()
         name = table.uuid_prefix if isinstance(table, Cube) else table
@@ -334,6 +274,10 @@ class Connection:
         """Make Arrow data (anything with ``__arrow_c_stream__``) a table of this connection.
 
         A stream that can be read only once is read into memory. Raises ``invalid-argument``.
+
+        >>> con.register("rates", pa.table({"city": ["Rom"], "rate": [2]}))
+        >>> con.sql("SELECT km * rate FROM trips JOIN rates USING (city)").rows()
+        [(15.0,)]
         """
         self._session.register(name, data)
 
@@ -342,7 +286,7 @@ class Connection:
         url: str | os.PathLike[str],
         name: str,
         *,
-        type: str | None = None,  # noqa: A002
+        type: SourceType | None = None,  # noqa: A002
         storage_options: Mapping[str, Any] | None = None,
         replace: bool = False,
         **options: Any,
@@ -351,6 +295,10 @@ class Connection:
 
         ``type`` (else by the suffix, or Parquet) and ``options`` are those of ATTACH (docs/attach.md). Raises
         ``not-allowed``, ``name-taken``, ``unknown-type``, ``invalid-option``, ``no-files``, and what is wrong.
+
+        >>> con.attach("files", "found")
+        >>> con.sql("SELECT * FROM found").rows()
+        [(1,)]
         """
         is_taken = self._session.tables().is_taken
         self._session.attachments.attach(
@@ -374,13 +322,17 @@ class Connection:
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
-    ) -> Report:
+    ) -> dict[str, WriteReport]:
         """Build a cube from Arrow data by dataset, and return files, rows and bytes per dataset.
 
         ``data`` maps dataset names to Arrow data; a list of such maps is joined, and Arrow data alone are the seed.
         ``partition_on`` gives datasets other than the seed their own partition columns. Raises ``dataset-exists``
         without ``overwrite`` and where a dataset of the cube would stay beside the new ones, ``invalid-data``,
         ``duplicate-cells``, ``null-in-key`` and ``invalid-cube``.
+
+        >>> cube = kartosql.Cube("stock", ["item"], ["country"])
+        >>> con.build_cube(cube, {"seed": pa.table({"item": [1, 2], "country": ["DE", "FR"]})})["seed"]["files"]
+        2
         """
         operation = self._session.operation("build_cube", progress, rows_per_file, repartition)
         return cubes.build_cube(
@@ -398,11 +350,15 @@ class Connection:
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
-    ) -> Report:
+    ) -> dict[str, WriteReport]:
         """Add datasets to a cube, and return files, rows and bytes per dataset.
 
         Raises what ``build_cube`` raises, ``unknown-table`` where there is no such cube, and
         ``invalid-cube`` for the seed, which only ``build_cube`` replaces.
+
+        >>> weather = pa.table({"shop": [1], "country": ["DE"], "rain": [3]})
+        >>> con.extend_cube("sales", {"weather": weather})["weather"]["rows"]
+        1
         """
         operation = self._session.operation("extend_cube", progress, rows_per_file, repartition)
         return cubes.extend_cube(
@@ -418,12 +374,16 @@ class Connection:
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
-    ) -> Report:
+    ) -> dict[str, WriteReport]:
         """Append rows to datasets of a cube, and return files, rows and bytes per dataset.
 
         A row takes the place of the row with the same cell, in the same partition. ``metadata`` replaces single entries
         of the metadata of its datasets. Raises ``unknown-table``, ``unknown-dataset``, ``incompatible-schema``,
         ``invalid-data``, ``duplicate-cells`` and ``null-in-key``.
+
+        >>> rows = pa.table({"shop": [3], "country": ["DE"], "amount": [1.5]})
+        >>> con.append_to_cube("sales", {"seed": rows})["seed"]["rows"]
+        1
         """
         operation = self._session.operation("append_to_cube", progress, rows_per_file, repartition)
         return cubes.update_cube(operation, cube, data, metadata=metadata)
@@ -439,7 +399,7 @@ class Connection:
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
-    ) -> Report:
+    ) -> dict[str, WriteReport]:
         """Remove partitions from datasets of a cube and append rows to them, in one commit.
 
         ``datasets`` are those that partitions are removed from, by default those in ``data``;
@@ -450,7 +410,9 @@ class Connection:
         removal = None if remove_conditions is None else self._removal(operation, cube, remove_conditions)
         return cubes.update_cube(operation, cube, data, removal=removal, datasets=datasets, metadata=metadata)
 
-    def remove_partitions(self, cube: Cube | str, conditions: Any, datasets: Names | None = None) -> Report:
+    def remove_partitions(
+        self, cube: Cube | str, conditions: Any, datasets: Names | None = None
+    ) -> dict[str, WriteReport]:
         """Remove the partitions of a cube for whose values all conditions hold, and return how many per dataset.
 
         ``conditions`` are as for ``query_cube``, over partition columns of the cube; without any everything is removed.
@@ -461,7 +423,7 @@ class Connection:
         operation = self._session.operation("remove_partitions")
         return cubes.remove_partitions(operation, cube, self._removal(operation, cube, conditions), datasets)
 
-    def delete_cube(self, cube: Cube | str, datasets: Names | None = None) -> Report:
+    def delete_cube(self, cube: Cube | str, datasets: Names | None = None) -> dict[str, Any]:
         """Delete datasets of a cube, by default all of them, and return how many files per dataset.
 
         Raises ``unknown-table`` and ``unknown-dataset``.
@@ -482,16 +444,19 @@ class Connection:
         index_columns: Names = (),
         metadata: Mapping[str, Any] | None = None,
         overwrite: bool = False,
-        format: str = "json",  # noqa: A002
+        format: DocumentFormat = "json",  # noqa: A002
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
-    ) -> dict[str, Any]:
+    ) -> WriteReport:
         """Write a plain dataset and return its files, rows and bytes.
 
         ``data`` is Arrow data, or maps the names of several tables to them. Rows keep their order inside of a partition
         and may repeat. ``format`` is that of the metadata document of a dataset that is new, ``json`` or ``msgpack``.
         Raises ``dataset-exists`` without ``overwrite``, ``invalid-argument``, ``invalid-data`` and ``null-in-key``.
+
+        >>> con.create_dataset("towns", pa.table({"city": ["Bonn", "Rom"]}), index_columns=["city"])["rows"]
+        2
         """
         return datasets.create_dataset(
             self._session.operation("create_dataset", progress, rows_per_file, repartition),
@@ -515,12 +480,15 @@ class Connection:
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
-    ) -> dict[str, Any]:
+    ) -> WriteReport:
         """Append rows to a dataset and return what was written of it.
 
         ``uuid`` may be ``cube.dataset`` as well; rows of a cube are checked as such. With ``evolve`` columns that the
         dataset lacks are added to it, and those that the data lack are NULL. Raises
         ``unknown-table``, ``incompatible-schema``, ``invalid-data`` and ``null-in-key``.
+
+        >>> con.append_to_dataset("trips", pa.table({"city": ["Rom"], "km": [1.0]}))["rows"]
+        1
         """
         operation = self._session.operation("append_to_dataset", progress, rows_per_file, repartition)
         return datasets.append_to_dataset(operation, uuid, data, metadata=metadata, evolve=evolve)
@@ -534,7 +502,7 @@ class Connection:
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
-    ) -> dict[str, Any]:
+    ) -> WriteReport:
         """Replace exactly those partitions of a dataset that occur in the data.
 
         A dataset without partition columns is one partition. ``uuid`` may be ``cube.dataset``.
@@ -543,7 +511,7 @@ class Connection:
         operation = self._session.operation("replace_partitions", progress, rows_per_file, repartition)
         return datasets.append_to_dataset(operation, uuid, data, metadata=metadata, replace_partitions=True)
 
-    def delete_from_dataset(self, uuid: str, conditions: Any) -> dict[str, Any]:
+    def delete_from_dataset(self, uuid: str, conditions: Any) -> WriteReport:
         """Remove the partitions of a dataset for whose values all conditions hold.
 
         ``conditions`` are as for ``query_cube``, over the partition columns of the dataset; without any everything is
@@ -554,7 +522,7 @@ class Connection:
         removal = write_statements.removal_of(self._session, conditions, table.types, table.partition_keys)
         return datasets.delete_from_dataset(operation, uuid, removal)
 
-    def set_metadata(self, uuid: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def set_metadata(self, uuid: str, metadata: Mapping[str, Any]) -> WriteReport:
         """Set metadata of a dataset, keys to values that JSON can hold; None removes a key, all others stay.
 
         ``uuid`` is that of a plain dataset or of one of a cube, which is ``cube.dataset`` as well. Raises
@@ -572,6 +540,9 @@ class Connection:
         NULLs are in no index; a KartosqlWarning says where the originals would then refuse to append to a cube. With a
         session of Spark its executors read the files; True takes the one that is active, or starts one. Raises
         ``unknown-table``, ``unknown-column`` and ``invalid-data`` for columns that cannot be indexed.
+
+        >>> con.create_index("trips", "km")["values"]
+        {'km': 3}
         """
         return upkeep.change_index(self._session, table, columns, spark)
 
@@ -582,7 +553,7 @@ class Connection:
         """
         return upkeep.change_index(self._session, table, columns, drop=True)
 
-    def cleanup_cube(self, cube: Cube | str, *, dry_run: bool = False) -> Report:
+    def cleanup_cube(self, cube: Cube | str, *, dry_run: bool = False) -> dict[str, dict[str, Any]]:
         """Remove files below the datasets of a cube that belong to nothing, and return which per dataset.
 
         A file is marked when it is seen first, and removed by a run that comes ``grace_period`` later: ``marked`` files
@@ -627,7 +598,7 @@ class Connection:
         datasets: Iterable[str] | Mapping[str, str] | None = None,
         overwrite: bool = False,
         spark: Any = None,
-    ) -> Report:
+    ) -> dict[str, WriteReport]:
         """Copy a cube to another store, or under another name, and return what was written per new dataset.
 
         ``target`` is the URL of a store, a connection or a Store; a local folder is made if need be. ``name`` is the
@@ -646,7 +617,7 @@ class Connection:
 
     def copy_dataset(
         self, dataset: str, target: CopyTarget, *, name: str | None = None, overwrite: bool = False, spark: Any = None
-    ) -> dict[str, Any]:
+    ) -> WriteReport:
         """Copy a dataset to another store, or under another name, and return what was written.
 
         ``dataset`` is a uuid or ``cube.dataset``, ``name`` the new uuid. A dataset of a cube joins the cube that the
@@ -728,10 +699,14 @@ class Connection:
         return upkeep.check(self._session, table, full=full, repair=repair)
 
     def history(self, table: str) -> Query:
-        """Return the versions of a dataset, or of those of a cube, as SHOW HISTORY does; raises ``no-versions``."""
+        """Return the versions of a dataset, or of those of a cube, as SHOW HISTORY does; raises ``no-versions``.
+
+        >>> con.history("trips").rows()[0][0]
+        1
+        """
         return Query(schema_log.versions_table(*self._found(table)))
 
-    def restore(self, table: str, version: int | str) -> dict[str, Any]:
+    def restore(self, table: str, version: int | str) -> WriteReport:
         """Make a dataset what it was, as a version or at a time given as text, by a commit that writes no data file.
 
         Raises ``unknown-table``, ``no-such-version``, ``version-gone`` and ``incompatible-schema``.
@@ -742,7 +717,7 @@ class Connection:
         self,
         table: str,
         url: str | os.PathLike[str],
-        type: str = "delta",  # noqa: A002
+        type: PublishedType = "delta",  # noqa: A002
         *,
         follow: bool | None = None,
     ) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
-import kartosql.connection
+import kartosql.opening
 from kartosql import errors
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.render.values import is_binary, is_number
@@ -136,7 +136,7 @@ def connect(url: str | os.PathLike[str], **options: Any) -> Connection:
     Raises what that raises, as the errors of this module.
     """
     try:
-        return Connection(kartosql.connection.connect(url, **options))
+        return Connection(kartosql.opening.connect(url, **options))
     except KartosqlError as e:
         _raise(e)
 

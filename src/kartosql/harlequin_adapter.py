@@ -12,12 +12,14 @@ from harlequin.catalog import Catalog, CatalogItem
 from harlequin.exception import HarlequinConfigError, HarlequinConnectionError, HarlequinQueryError
 from harlequin.options import FlagOption, ListOption
 
-from kartosql.connection import Connection, connect_as_owner
+from kartosql.connection import Connection
 from kartosql.errors import KartosqlError
+from kartosql.opening import connect_as_owner
 from kartosql.result import Query
 from kartosql.sql import split_statements
 from kartosql.tables.names import quote_identifier
 from kartosql.text.secrets import redacted
+from kartosql.text.types import type_name
 
 OPTIONS = [
     FlagOption(name="write", short_decls=["--write"], description="Let statements write."),
@@ -105,7 +107,7 @@ class HarlequinKartosqlConnection(HarlequinConnection):
             for field in self.native.sql(f"FROM {name}").schema:
                 quoted, type_ = quote_identifier(field.name), field.type
                 place = f"{name}.{quoted}"
-                columns.append(CatalogItem(place, quoted, field.name, _short(type_), type_name=str(type_)))
+                columns.append(CatalogItem(place, quoted, field.name, _short(type_), type_name=type_name(type_)))
         except KartosqlError:
             kind = f"{kind}, cannot be read"
         return CatalogItem(name, name, name, "c" if kind == "cube" else "t", columns, type_name=kind)

@@ -10,8 +10,9 @@ from IPython.core.error import UsageError as MagicError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
-from kartosql.connection import Connection, connect_as_owner
+from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, UsageError
+from kartosql.opening import connect_as_owner
 from kartosql.plan.scan import ScanReport
 from kartosql.result import Query
 from kartosql.sql import Select, parse, split_statements

@@ -18,10 +18,13 @@ from kartosql.stopping import translates_errors
 from kartosql.text import markup
 from kartosql.text.escape import escaped_lines
 from kartosql.text.report import Page, Report
+from kartosql.text.types import type_name
 
 if TYPE_CHECKING:
     import pandas
     import polars
+
+    from kartosql.typing import FileFormat
 
 PREVIEW_ROWS = 20
 _HABITS = {
@@ -117,14 +120,18 @@ class Query:
         from kartosql.render import tables
 
         rows = self.head(PREVIEW_ROWS + 1)
-        return "\n".join(filter(None, [tables.preview(rows, PREVIEW_ROWS), self._summary(rows)]))
+        return "\n".join(
+            filter(None, [tables.preview(rows, PREVIEW_ROWS, self._shown_types(rows.schema)), self._summary(rows)])
+        )
 
     def _repr_html_(self) -> str:
         from kartosql.render import tables
 
         rows = self.head(PREVIEW_ROWS + 1)
         line = self._summary(rows)
-        return tables.table(rows, PREVIEW_ROWS) + (f"\n<p>{markup.text(line)}</p>" if line else "")
+        return tables.table(rows, PREVIEW_ROWS, self._shown_types(rows.schema)) + (
+            f"\n<p>{markup.text(line)}</p>" if line else ""
+        )
 
     def _summary(self, head: pa.Table) -> str | None:
         """Return the line on what the query took; None unless it ran to its end."""
@@ -159,7 +166,11 @@ class Query:
     # -- what it holds -----------------------------------------------------------------------
 
     def arrow(self) -> pa.Table:
-        """Return the result as an Arrow table; the query runs once."""
+        """Return the result as an Arrow table; the query runs once.
+
+        >>> con.sql("SELECT city FROM trips").arrow().num_rows
+        3
+        """
         if self._table is None:
             self._table = self.reader().read_all()
         return self._table
@@ -173,6 +184,9 @@ class Query:
 
         128-bit integers are int, decimals Decimal; dates and timestamps beyond what Python's
         datetime holds (years after 9999, nanoseconds, infinity) are text.
+
+        >>> con.sql("SELECT DISTINCT city FROM trips ORDER BY city").rows()
+        [('Bonn',), ('Rom',)]
         """
         return list(python_rows(self.arrow(), self.types))
 
@@ -196,7 +210,14 @@ class Query:
         """Print the first rows as a table; a query that did not run yet is stopped behind them."""
         from kartosql.render import tables
 
-        print(tables.preview(self.head(rows + 1 if isinstance(rows, int) and rows >= 0 else rows), rows))
+        found = self.head(rows + 1 if isinstance(rows, int) and rows >= 0 else rows)
+        print(tables.preview(found, rows, self._shown_types(found.schema)))
+
+    def _shown_types(self, schema: pa.Schema) -> list[str]:
+        return self._types or [*map(type_name, schema.types)]
+
+    def __dir__(self) -> list[str]:
+        return ["written", *(name for name in dir(Query) if not name.startswith("_"))]
 
     if not TYPE_CHECKING:  # or every name would be an attribute
 
@@ -223,11 +244,14 @@ class Query:
         frame: polars.DataFrame = _extra("polars").from_arrow(self.arrow())
         return frame
 
-    def write(self, path: str, format: str | None = None) -> int:  # noqa: A002
+    def write(self, path: str, format: FileFormat | None = None) -> int:  # noqa: A002
         """Write the result to a file and return the number of rows.
 
         The format follows from the suffix (parquet, arrow, csv, tsv, json, jsonl) unless
         given. Raises ``invalid-argument`` and ``store-failed``.
+
+        >>> con.sql("SELECT * FROM trips").write("trips.parquet")
+        3
         """
         from kartosql.render.formats import write_file
 

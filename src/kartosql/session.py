@@ -23,6 +23,7 @@ from kartosql.sql import Select
 from kartosql.store import Store
 from kartosql.tables.names import Name, Tables, listed, quote_identifier
 from kartosql.tables.table import Table, arrow_table
+from kartosql.text.types import in_sql_names
 from kartosql.user_cache import UserCache, cache_folder
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Session:
         except (TypeError, ValueError, pa.ArrowException) as e:
             reraise(e)
             raise UsageError(
-                f"{type(data).__name__} cannot be registered: {e}",
+                f"{type(data).__name__} cannot be registered: {in_sql_names(e)}",
                 hint="Hand over a table of pyarrow, pandas or polars, a result, lists of values or rows, a path.",
             ) from None
         if self.attached is not None and name in self.attached.now():

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kartosql.connection import Connection, connect
+from kartosql.connection import Connection
 from kartosql.engines.spark.connect import drop_unused
 from kartosql.engines.spark.listing import warming
 from kartosql.engines.spark.scan import FileShapes, ScanFrames
@@ -17,6 +17,7 @@ from kartosql.engines.spark.types import quote
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.opening import connect
 from kartosql.plan.bind import Parameters
 from kartosql.query import SelectQuery
 from kartosql.tables.names import quote_identifier

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from kartosql.result import Query
 from kartosql.settings import Settings, machine_memory
 from kartosql.stopping import Works
 from kartosql.store import Store
+
+if TYPE_CHECKING:
+    from kartosql.typing import Engine
 
 TIMEOUT = 30.0  # seconds, where none is given
 MEMORY = 1_000_000_000
@@ -276,7 +279,7 @@ class UntrustedConnection:
             hint="It has sql, sql_async, explain, interrupt and close. Connect without untrusted=True for all else.",
         )
 
-    def sql(self, text: str, parameters: Parameters = None, *, engine: str | None = None) -> Query:
+    def sql(self, text: str, parameters: Parameters = None, *, engine: Engine | None = None) -> Query:
         """Run a statement in a worker and return its result, with all rows.
 
         Raises what ``Connection.sql`` raises, ``not-allowed`` for statements that change something, also settings,
@@ -388,7 +391,7 @@ def connect_untrusted(
     url: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     *,
-    engine: str = "auto",
+    engine: Engine = "auto",
     workers: int = 1,
     **settings: Any,
 ) -> UntrustedConnection:

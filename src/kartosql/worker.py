@@ -23,9 +23,10 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from kartosql.connection import Connection, connect
+from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, LimitError, SqlError
 from kartosql.forking import LOOK, make
+from kartosql.opening import connect
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request

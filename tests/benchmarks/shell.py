@@ -24,9 +24,9 @@ from kartosql.cli.repl.known import Known, load
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen
 from kartosql.cli.repl.shell import Shell
-from kartosql.connection import connect
 from kartosql.demo import build_flights
 from kartosql.formats.kartothek.cube import Cube
+from kartosql.opening import connect
 from kartosql.store import Store
 from tests.written import build_cube, write_dataset
 

@@ -13,11 +13,12 @@ import pytest
 
 import builders
 import kartosql
-from kartosql.engines.duckdb.types import fits, literal, quote, sql_of, sql_type
+from kartosql.engines.duckdb.types import fits, literal, sql_of, sql_type
 from kartosql.errors import FormatError
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.predicate.tree import Comparison
 from kartosql.store import Store
+from kartosql.text.types import quote
 
 TYPES = [
     (pa.bool_(), "BOOLEAN"),

@@ -18,7 +18,7 @@ def test_a_result_shows_its_first_rows_and_what_it_took(con):
     query = con.sql("SELECT x, v1 FROM c WHERE p < 2 ORDER BY x")
     lines = repr(query).splitlines()
     assert lines[0].startswith("┌")
-    assert len(lines) == 20 + 5
+    assert len(lines) == 20 + 6
     assert lines[-1].startswith("20 rows in ")
     assert re.match(SUMMARY, lines[-1])
     query.arrow()

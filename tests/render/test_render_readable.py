@@ -92,12 +92,16 @@ def test_a_box_is_elided_where_two_columns_fit_and_it_is_asked_for():
 
 
 def test_python_shows_first_and_last_columns(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "29")
-    lines = preview(WIDE, 3).splitlines()
-    assert lines[1:4] == ["│ c0 │ c1 │ … │ c4 │ c5 │", "├────┼────┼───┼────┼────┤", "│  0 │  0 │ … │  0 │  0 │"]
+    monkeypatch.setenv("COLUMNS", "33")
+    lines = preview(WIDE, 3, ["INT"] * 6).splitlines()
+    assert lines[1:4] == [
+        "│  c0 │  c1 │ … │  c4 │  c5 │",
+        "│ INT │ INT │   │ INT │ INT │",
+        "├─────┼─────┼───┼─────┼─────┤",
+    ]
     assert lines[-2:] == ["6 columns (4 shown)", "(more rows)"]
     monkeypatch.setenv("COLUMNS", "10")
-    assert preview(WIDE, 3).splitlines()[1].count("│") == 7
+    assert preview(WIDE, 3, ["INT"] * 6).splitlines()[1].count("│") == 7
 
 
 def test_a_long_value_is_cut_and_says_so():

@@ -12,8 +12,8 @@ import pytest
 
 import kartosql
 from kartosql import dbapi
-from kartosql.connection import connect_as_owner
 from kartosql.errors import KartosqlError, KartosqlWarning
+from kartosql.opening import connect_as_owner
 
 
 @pytest.fixture

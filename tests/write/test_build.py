@@ -133,7 +133,7 @@ BAD_DATA = {
         changed(en=EN.set_column(0, "x", pa.array(["1", "2"]))),
         {},
         "invalid-data",
-        "'x' is string, but int64 in 'seed'",
+        "'x' is VARCHAR, but BIGINT in 'seed'",
     ),
     "nulls": (changed(en=EN.set_column(0, "x", pa.array([1, None]))), {}, "null-in-key", "dimension column 'x'"),
     "null index": (changed(en=EN.set_column(2, "i", pa.array(["u", None]))), {}, "null-in-key", "index column 'i'"),

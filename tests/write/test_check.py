@@ -92,7 +92,7 @@ def test_a_file_of_another_schema_is_named(cube):
     cube.store.put(key, builders.parquet({"x": ["text"], "i": ["u"]}))
     found = cube.check("c")
     assert [(f.check, f.key) for f in found] == [("schema", key), ("schema", key)]
-    assert ["'v' is missing" in f.message or "'x' is string" in f.message for f in found] == [True, True]
+    assert ["'v' is missing" in f.message or "'x' is VARCHAR" in f.message for f in found] == [True, True]
 
 
 def test_a_partition_value_that_does_not_parse_is_named(con):

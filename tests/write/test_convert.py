@@ -229,7 +229,7 @@ def test_values_that_are_others_in_arrow_are_refused_by_the_name_of_their_type(c
 
 
 def test_bits_do_not_become_bytes_on_the_way_into_a_table(con):
-    with pytest.raises(UsageError, match="'bytes' is binary in the table, but string in the new data"):
+    with pytest.raises(UsageError, match="'bytes' is BLOB in the table, but VARCHAR in the new data"):
         con.sql("INSERT INTO t (k, bytes) SELECT 1, '101'::BIT")
     with pytest.raises(UsageError, match="'b' is BIT, which cannot be stored") as e:
         con.sql("CREATE DATASET bits AS SELECT '101'::BIT AS b")
@@ -243,9 +243,9 @@ def test_members_that_are_called_like_a_type_are_none(con):
 
 def test_the_first_value_that_would_change_is_named(con):
     table = pa.table({"money": [0.5] * 1000 + [0.001, 0.002]})
-    with pytest.raises(UsageError, match=r"'money' does not fit into decimal128\(9, 2\): .* first 0\.001"):
+    with pytest.raises(UsageError, match=r"'money' does not fit into DECIMAL\(9,2\): .* first 0\.001"):
         con.append_to_dataset("t", _whole(con, table))
-    with pytest.raises(UsageError, match=r"'int' does not fit into int64: .* first -0"):
+    with pytest.raises(UsageError, match=r"'int' does not fit into BIGINT: .* first -0"):
         con.append_to_dataset("t", _whole(con, pa.table({"int": [1.0, -0.0, 2.0]})))
 
 

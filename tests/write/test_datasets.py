@@ -277,7 +277,7 @@ def test_every_table_of_a_dataset_is_needed(store):
 
 
 def test_tables_agree_on_the_types_of_columns_they_share(store):
-    with pytest.raises(UsageError, match="'x' is string in 'two', but int64 in 'one'"):
+    with pytest.raises(UsageError, match="'x' is VARCHAR in 'two', but BIGINT in 'one'"):
         create(store, {"one": ONE, "two": TWO.set_column(1, "x", pa.array(["2", "3"]))})
     assert everything_in(store) == {}
 

@@ -257,7 +257,7 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(con, tmp_pat
     con.sql("CREATE DATASET empty PARTITION BY (p) AS SELECT '' AS p, 2 AS x")
     con.sql("CREATE CUBE c DIMENSIONS (x) PARTITION BY (p) SEED a AS SELECT 1 AS x, 2 AS p")
     con.sql("ALTER CUBE c ADD DATASET b AS SELECT 1 AS x, 2 AS p, 3 AS v")
-    assert "'n', which is uint64" in refused(con, "unsupported-type", "u", tmp_path / "u").message
+    assert "'n', which is UBIGINT" in refused(con, "unsupported-type", "u", tmp_path / "u").message
     assert "'p'" in refused(con, "unsupported-type", "empty", tmp_path / "u").message
     assert "c.a, c.b" in str(refused(con, "unknown-table", "c", tmp_path / "u").hint)
     refused(con, "unknown-table", "missing", tmp_path / "u")

@@ -174,7 +174,7 @@ def resolve(place: str) -> Profile:
 
 def open_store(profile: Profile, options: Options) -> Connection:
     """Open the store of a profile; what the command line says comes before what the profile says."""
-    from kartosql.connection import connect_as_owner
+    from kartosql.opening import connect_as_owner
     from kartosql.settings import find
 
     found = connect_as_owner(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -18,7 +18,6 @@ from kartosql.errors import UsageError, did_you_mean
 from kartosql.formats.kartothek.snapshot import unknown_cube
 from kartosql.render.formats import write_stream
 from kartosql.result import Query
-from kartosql.statements.catalog import type_name
 from kartosql.text.escape import escaped_lines
 
 _GENERAL = ("help", "storage_option", "set", "timeout", "debug")  # what every command shows of the general options
@@ -176,9 +175,9 @@ def info_of(connection: Connection, name: tuple[str, ...], datasets: Iterable[st
 
 
 def _columns(title: str, columns: Iterable[str], types: Any) -> Iterator[str]:
-    yield title
+    yield title  # with types of Arrow, as the original writes them
     for column in columns:
-        yield f"  - {column}: {type_name(types[column]) if column in types else 'unknown'}"
+        yield f"  - {column}: {types.get(column, 'unknown')}"
 
 
 def _info(connection: Connection, asked: Asked) -> Iterator[str]:
@@ -235,7 +234,7 @@ def _cleanup(connection: Connection, asked: Asked) -> Iterator[str]:
     return _told(done, "looked at" if dry_run else "cleaned", "marked", "removed", "bytes")
 
 
-def _told(done: dict[str, dict[str, Any]], what: str, *counts: str) -> Iterator[str]:
+def _told(done: Mapping[str, Any], what: str, *counts: str) -> Iterator[str]:
     for name, report in sorted(done.items()):
         yield f"{name}: {what}, {', '.join(f'{count} {report[count]:,}' for count in counts)}"
 

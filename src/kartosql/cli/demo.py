@@ -9,8 +9,8 @@ import sys
 import time
 
 from kartosql.cli.output import interruptible, opened, say
-from kartosql.connection import connect
 from kartosql.demo import DEMO_QUERIES, build_flights
+from kartosql.opening import connect
 from kartosql.query import SelectQuery
 from kartosql.render.formats import write_stream
 

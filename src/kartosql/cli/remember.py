@@ -14,7 +14,6 @@ from kartosql.cli import output
 from kartosql.engines.duckdb import replay
 from kartosql.engines.duckdb.sorted_index import Ordered
 from kartosql.engines.duckdb.statement import DuckStatement
-from kartosql.engines.duckdb.types import quote
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.naming import metadata_uuid
@@ -28,6 +27,7 @@ from kartosql.settings import SETTINGS
 from kartosql.store import Store
 from kartosql.tables.table import Plain
 from kartosql.text.constants import masked
+from kartosql.text.types import quote
 
 MAX_SECONDS = 1.0  # of what is answered without a way to stop it
 MAX_INDEX_BYTES = 64 << 20

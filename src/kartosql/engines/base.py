@@ -16,6 +16,7 @@ from kartosql.plan.operators import Operator, Source
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
 from kartosql.tables.table import CHANGE, STEP, Changelog, Changes, Deletes, FileTable, KeyDeletes, Part, Table
 from kartosql.text.report import counted
+from kartosql.text.types import type_name
 
 
 class Measured(Protocol):
@@ -331,7 +332,7 @@ def _checked_key(table: FileTable, keys: KeyDeletes) -> tuple[str, ...]:
     for column in keys.key:
         mine, theirs = (t.types.get(column, pa.null()) for t in (table, keys.table))
         if pa.types.is_null(mine) or not mine.equals(theirs):
-            found = " and ".join("missing" if pa.types.is_null(t) else str(t) for t in (mine, theirs))
+            found = " and ".join("missing" if pa.types.is_null(t) else type_name(t) for t in (mine, theirs))
             raise schema_mismatch(f"{keys.table.display_name(0)}: rows are deleted by {column!r}, which is {found}")
     if not keys.key:
         raise schema_mismatch(f"{keys.table.display_name(0)}: rows are deleted by no column")
@@ -348,7 +349,7 @@ def _positions(
     for file, count in zip(files, row_counts(table, files) if files else (), strict=True):
         rows = deletes.positions[file]
         if not pa.types.is_integer(rows.type) or rows.null_count:
-            raise _odd_positions(table, file, f"are {rows.type}, with {rows.null_count} of them NULL")
+            raise _odd_positions(table, file, f"are {type_name(rows.type)}, with {rows.null_count} of them NULL")
         for odd in (pc.min(rows).as_py(), pc.max(rows).as_py()) if len(rows) else ():
             if not 0 <= odd < count:
                 raise _odd_positions(table, file, f"have the number {odd}, of {counted(count, 'row')}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from kartosql.errors import FormatError
+from kartosql.text.types import type_names
 
 _UNITS = ("s", "ms", "us", "ns")
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}  # decimal digits that an integer of so many bits may have
@@ -143,7 +144,8 @@ def united(schemas: Sequence[pa.Schema], names: Sequence[str], source: str) -> d
                 continue
             type_ = widened(known[0], field.type)
             if type_ is None:
-                raise _conflict(source, field.name, f"{known[0]} in {known[1]}", f"{field.type} in {name}")
+                one, other_one = type_names(known[0], field.type)
+                raise _conflict(source, field.name, f"{one} in {known[1]}", f"{other_one} in {name}")
             if not type_.equals(known[0]):
                 found[field.name] = (type_, name)
     return {name: type_ for name, (type_, _) in found.items()}

@@ -29,6 +29,7 @@ from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
 from kartosql.text.report import Page, Report, counted, human_bytes, human_seconds
+from kartosql.text.types import type_name
 from kartosql.text.version import VERSION
 
 TOLERANCE = 1e-9  # relative, of floating point numbers that were summed in another order
@@ -75,7 +76,7 @@ def _value(value: Any) -> Any:
 def difference(given: pa.Table, wanted: pa.Table) -> str | None:
     """Return how an answer differs from another one: a text, empty if only by rounding, or None if not at all."""
     if given.column_names != wanted.column_names or given.schema.types != wanted.schema.types:
-        mine, theirs = (", ".join(f"{f.name} {f.type}" for f in table.schema) for table in (given, wanted))
+        mine, theirs = (", ".join(f"{f.name} {type_name(f.type)}" for f in table.schema) for table in (given, wanted))
         return f"columns {mine} instead of {theirs}"
     if given.num_rows != wanted.num_rows:
         return f"{given.num_rows:,} rows instead of {wanted.num_rows:,}; {_examples(given, wanted)}".rstrip("; ")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kartosql.store.keys import Stamp
+    from kartosql.typing import DatasetDict, ScanDict, ScanReportDict, StepDict
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,9 @@ class ScanReport(Report):
         """Bytes of the selected files, None if a size is not known."""
         return self._bytes(self.selected)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ScanReportDict:  # type: ignore[override]
         """Return the report as JSON-able dictionary."""
-        result: dict[str, Any] = {
+        result: ScanReportDict = {
             "engine": self.engine,
             "engine_reason": self.engine_reason,
             "sql": self.sql,
@@ -267,7 +268,7 @@ class ScanReport(Report):
             result["operators"] = [operator.to_dict() for operator in self.operators]
         return result
 
-    def _occurrence(self, scan: OccurrenceScan) -> dict[str, Any]:
+    def _occurrence(self, scan: OccurrenceScan) -> ScanDict:
         source = scan.occurrence.source
         return {
             "table": source.name,
@@ -328,7 +329,7 @@ class ScanReport(Report):
             yield step, before, after
             before = after
 
-    def _part(self, part: PartScan) -> dict[str, Any]:
+    def _part(self, part: PartScan) -> DatasetDict:
         table = part.part.table
         files = table.files
         selected = [files[i] for i in part.files]
@@ -453,8 +454,13 @@ class ScanReport(Report):
         return text
 
 
-def _step(step: Step) -> dict[str, Any]:
-    found = {name: getattr(step, name) for name in ("condition", "by", "files_before", "files_after")}
+def _step(step: Step) -> StepDict:
+    found: StepDict = {
+        "condition": step.condition,
+        "by": step.by,
+        "files_before": step.files_before,
+        "files_after": step.files_after,
+    }
     if step.alternatives:
         found["alternatives"] = [asdict(a) for a in step.alternatives]
     return found

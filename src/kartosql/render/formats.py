@@ -22,6 +22,7 @@ from kartosql.render.values import json_names, jsons, texts
 from kartosql.store import Store
 from kartosql.store.urls import is_local_url, path_of
 from kartosql.text.escape import escaped_csv, escaped_json
+from kartosql.text.types import in_sql_names
 
 ROW_GROUP_ROWS = 122_880  # DuckDB's own; batches are gathered up to it
 LARGE, LARGEST = 50_000, 1 << 22  # how many values are written at once by Arrow's kernels
@@ -228,7 +229,7 @@ def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
         except pa.ArrowException as e:
             reraise(e)
             raise UsageError(
-                f"Parquet cannot hold the result: {str(e).splitlines()[0]}",
+                f"Parquet cannot hold the result: {in_sql_names(e).splitlines()[0]}",
                 hint="Cast the column, for instance to VARCHAR.",
             ) from None
         for group in _groups(reader):

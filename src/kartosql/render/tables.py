@@ -68,15 +68,28 @@ def summary(rows: int, seconds: float, stats: Mapping[str, Any] | None, report: 
 # -- HTML ----------------------------------------------------------------------------------------
 
 
-def table(table: pa.Table, rows: int) -> str:
-    """Return an HTML table of at most ``rows`` rows; names and values are escaped.
+# Notebooks take styles from nowhere else, and are light or dark: colours are those around, lines are grey.
+_FRAME = "max-height: 32em; max-width: 100%; overflow: auto"
+_CELL = "padding: 2px 8px; border: 1px solid rgba(128, 128, 128, 0.35); white-space: pre; text-align: "
+
+
+def table(table: pa.Table, rows: int, types: Sequence[str]) -> str:
+    """Return an HTML table of at most ``rows`` rows, with all columns, which scrolls; names and values are escaped.
 
     NULL is shown in italics, so that it differs from the text.
     """
-    lines = ['<div style="overflow-x: auto"><table>', table_head(table.schema), "<tbody>"]
-    for batch in table.slice(0, rows).to_batches():
-        lines += table_rows(batch)
-    lines += ["</tbody>", "</table></div>"]
+    shown, schema = table.slice(0, rows), table.schema
+    styles = [f' style="{_CELL}{"right" if is_number(type_) else "left"}"' for type_ in schema.types]
+    small = '<br><span style="font-weight: normal; opacity: 0.65">'
+    heads = (
+        f"<th{style}>{html.escape(escaped(name))}{small}{html.escape(_short(type_))}</span></th>"
+        for style, name, type_ in zip(styles, schema.names, types, strict=True)
+    )
+    lines = [
+        f'<div style="{_FRAME}"><table style="border-collapse: collapse">',
+        f"<thead><tr>{''.join(heads)}</tr></thead>",
+    ]
+    lines += ["<tbody>", *_html_rows(_shown(shown, Look(), _as_preview), styles), "</tbody>", "</table></div>"]
     if table.num_rows > rows:
         lines.append("<p>(more rows)</p>")
     return "\n".join(lines)
@@ -90,8 +103,11 @@ def table_head(schema: pa.Schema) -> str:
 
 def table_rows(batch: pa.RecordBatch, null: str | None = None) -> Iterator[str]:
     """Yield the rows of a table."""
-    styles = [_style(type_) for type_ in batch.schema.types]
-    for row in zip(*cells(batch, null), strict=True):
+    return _html_rows(cells(batch, null), [_style(type_) for type_ in batch.schema.types])
+
+
+def _html_rows(columns: list[list[str]], styles: list[str]) -> Iterator[str]:
+    for row in zip(*columns, strict=True):
         line = "".join(
             f"<td{style}>{f'<i>{html.escape(cell)}</i>' if isinstance(cell, NullCell) else html.escape(cell)}</td>"
             for cell, style in zip(row, styles, strict=True)
@@ -122,19 +138,32 @@ def plain(style: str, text: str) -> str:
     return text
 
 
-def preview(table: pa.Table, rows: int) -> str:
+def preview(table: pa.Table, rows: int, types: Sequence[str]) -> str:
     """Return a box of at most ``rows`` rows, with "(more rows)" below if there are more.
 
-    Values longer than 80 characters are cut with an ellipsis; so are the columns in the middle that the terminal has no
-    place for, a box has 120 characters elsewhere.
+    It looks as in the shell, except that it never becomes vertical and that values longer than 80 characters are cut
+    with an ellipsis. A box has 120 characters where there is no terminal.
     """
-    columns = [[_cut(v, PREVIEW_WIDTH) for v in column] for column in cells(table.slice(0, rows))]
-    heads = {"name": [escaped(name) for name in table.column_names]}
-    fitted = _fitted(table.schema, heads, columns, Look(shutil.get_terminal_size((120, 24)).columns))
-    lines = fitted or list(box_lines(table.schema, columns))
+    look = Look(shutil.get_terminal_size((120, 24)).columns)
+    columns, heads = _shown(table.slice(0, rows), look, _as_preview), _heads(table, types)
+    lines = _fitted(table.schema, heads, columns, look)
+    if lines is None:
+        lines = list(_box(table.schema, heads, columns, _widths(table.schema, heads, columns), plain))
     if table.num_rows > rows:
         lines.append("(more rows)")
     return "\n".join(lines)
+
+
+def _as_preview(text: str) -> str:
+    return "'NULL'" if text == NULL else _cut(escaped(text[: PREVIEW_WIDTH + 1]), PREVIEW_WIDTH)
+
+
+def _heads(table: pa.Table, types: Sequence[str]) -> dict[str, list[str]]:
+    return {"name": [escaped(name) for name in table.column_names], "type": [*map(_short, types)]}
+
+
+def _short(type_: str) -> str:
+    return _cut(escaped(type_), MAX_TYPE)
 
 
 def cells(rows: pa.Table | pa.RecordBatch, null: str | None = None) -> list[list[str]]:
@@ -261,9 +290,9 @@ def readable(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> li
         return lines + [line for batch in table.to_batches() for line in markdown_lines(batch)]
     columns = _shown(table, look)
     if mode == "box":
-        heads = {"name": [escaped(name) for name in table.column_names]}
-        if look.types:
-            heads["type"] = [_cut(escaped(text).lower(), MAX_TYPE) for text in types]
+        heads = _heads(table, types)
+        if not look.types:
+            del heads["type"]
         is_long = table.num_rows * (table.num_columns + 1) > VERTICAL_LINES
         if (box := _fitted(table.schema, heads, columns, replace(look, elided=look.elided and is_long))) is not None:
             return box
@@ -326,11 +355,11 @@ def grouped(text: str) -> str:
     return f"{match[1]}{int(match[2]):,}{match[3] or ''}" if match and match[2][0] != "0" else text
 
 
-def _shown(table: pa.Table, look: Look) -> list[list[str]]:
+def _shown(table: pa.Table, look: Look, written: Callable[[str], str] | None = None) -> list[list[str]]:
     """Return the text of each value by column, safe to print; a NullCell for NULL."""
     shown, nothing = [], NullCell(escaped(look.null))
     for column in table.columns:
-        text_of = _text if not is_number(column.type) else grouped if look.grouped else str
+        text_of = (written or _text) if not is_number(column.type) else grouped if look.grouped else str
         shown.append([nothing if text is None else text_of(text) for text in _texts(column)])
     return shown
 

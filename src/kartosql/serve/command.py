@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
-from kartosql.connection import connect
 from kartosql.errors import UsageError
+from kartosql.opening import connect
 from kartosql.serve.service import Service, read_tokens
 
 

@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
                 writer.write_table(found.arrow())
             self._send(200, sink.getvalue(), ARROW)
             return
-        types = found.types or [str(field.type) for field in found.schema]
+        types = found._shown_types(found.schema)
         columns = [{"name": n, "type": t} for n, t in zip(found.columns, types, strict=True)]
         report = None if found.report is None else found.report.to_dict()
         rest = json.dumps({"columns": columns, "report": report, "stats": found.stats}, default=str)

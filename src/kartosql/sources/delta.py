@@ -32,6 +32,7 @@ from kartosql.store.urls import is_below
 from kartosql.tables.names import Name
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import Deletes, Part, Plain, Table, exposed
+from kartosql.text.types import type_name
 
 MAX_PAST = 4  # versions of the past that are remembered
 # Paths that are looked at one by one: encoded, absolute or with dots.
@@ -310,6 +311,8 @@ def _partitions(
         try:
             known = {text: read(text) for text in {*values} - {None}}
         except (ValueError, KeyError, ArithmeticError) as e:
-            raise broken(name, f"a partition of {key!r} has the value {str(e)[:80]}, which is no {type_}") from None
+            raise broken(
+                name, f"a partition of {key!r} has the value {str(e)[:80]}, which is no {type_name(type_)}"
+            ) from None
         columns.append([None if text is None else known[text] for text in values])
     return PartitionTable(tuple(keys), tuple(keys.values()), tuple(columns), len(different), part_of_file)

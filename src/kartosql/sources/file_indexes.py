@@ -30,6 +30,7 @@ from kartosql.store.urls import is_local_url, path_of
 from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import Table, file_table
 from kartosql.text.secrets import redacted
+from kartosql.text.types import in_sql_names, type_name
 from kartosql.write.document import attempts
 from kartosql.write.indexing import KEYS, distinct
 from kartosql.write.inputs import invalid_data
@@ -292,7 +293,7 @@ def _checked_type(table: FolderTable, column: str) -> ColumnType:
         raise invalid_data(table.uuid, f"{column!r} is a partition column, which needs no index")
     found = column_type(type_)
     if found is None or not (is_index_type(type_) or pa.types.is_decimal(type_)):
-        raise invalid_data(table.uuid, f"{column!r} is {type_}, which cannot be indexed")
+        raise invalid_data(table.uuid, f"{column!r} is {type_name(type_)}, which cannot be indexed")
     return found
 
 
@@ -344,7 +345,7 @@ def _pairs(batches: Iterable[pa.RecordBatch], column: str, type_: ColumnType, sc
             keys = keys_of(values, type_)
         except (OddCells, pa.ArrowException) as e:
             reraise(e)
-            raise invalid_data(column, f"it has values that cannot be indexed: {e}") from None
+            raise invalid_data(column, f"it has values that cannot be indexed: {in_sql_names(e)}") from None
         if len(keys):
             yield pa.table([keys, batch.column(1)], schema=schema)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import KartosqlError, SqlError
 from kartosql.tables.names import Name, Tables
 from kartosql.tables.table import Table, arrow_table
+from kartosql.text.types import type_name
 
 SCHEMA = "information_schema"
 CATALOG, MAIN = "kartosql", "main"  # a name of two parts has its first one as schema
@@ -54,11 +54,4 @@ def _columns(name: Name, kind: str, tables: Tables, schema_of: Callable[[str], p
     except KartosqlError:
         return []
     found = enumerate(types.items(), 1)
-    return [(*_place(name), column, at, None, "YES", _type_name(type_)) for at, (column, type_) in found]
-
-
-def _type_name(type_: pa.DataType) -> str:
-    try:
-        return sql_type(type_)
-    except KartosqlError:
-        return str(type_).upper()
+    return [(*_place(name), column, at, None, "YES", type_name(type_)) for at, (column, type_) in found]

@@ -26,6 +26,7 @@ from kartosql.store import Files
 from kartosql.tables.names import Tables, quote_if_needed
 from kartosql.tables.table import FileTable, Part, Table
 from kartosql.text.secrets import HIDDEN, redacted
+from kartosql.text.types import type_name
 
 _TEXT, _TEXTS, _COUNT = pa.string(), pa.list_(pa.string()), pa.int64()
 _INDEXES = {"partition": "partition key", "index": "inverted index", None: None}
@@ -266,13 +267,6 @@ def describe(source: Table) -> pa.Table:
     return _table(rows, column=_TEXT, type=_TEXT, role=_TEXT, dataset=_TEXT, index=_TEXT)
 
 
-def type_name(type_: pa.DataType) -> str:
-    """Return the name of a type as people read it."""
-    if isinstance(type_, pa.OpaqueType):
-        return str(type_.type_name).lower()
-    return type_.extension_name.removeprefix("arrow.") if isinstance(type_, pa.BaseExtensionType) else str(type_)
-
-
 def _skipping_of(part: Part) -> dict[str, list[str]]:
     """Return the kinds of skipping indexes by column in lower case; none if their metadata cannot be read."""
     found: dict[str, list[str]] = {}
@@ -297,7 +291,7 @@ def _held_as(source: Table, column: str) -> str | None:
 
 def describe_schema(schema: pa.Schema) -> pa.Table:
     """Return the columns of a query: name and type."""
-    return _table([(f.name, str(f.type)) for f in schema], column=_TEXT, type=_TEXT)
+    return _table([(f.name, type_name(f.type)) for f in schema], column=_TEXT, type=_TEXT)
 
 
 def partitions(source: Table, store: Files) -> pa.Table:
@@ -313,7 +307,7 @@ def partitions(source: Table, store: Files) -> pa.Table:
 def indexes(source: Table, store: Files) -> pa.Table:
     """Return the inverted indices of a table, one row each."""
     rows = [
-        (part.name, column, str(index.type), index.key)
+        (part.name, column, type_name(index.type), index.key)
         for part in source.parts
         for column, index in sorted(part.table.indices.items())
     ]

@@ -30,6 +30,7 @@ from kartosql.store import Store
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table
 from kartosql.text.secrets import redacted
+from kartosql.text.types import in_sql_names
 from kartosql.write import check as checking
 from kartosql.write import datasets, removal, skipping
 from kartosql.write.commit import utc_now
@@ -352,7 +353,7 @@ def export_odf(
     except (TypeError, ValueError, pa.ArrowException) as e:
         reraise(e)
         raise UsageError(
-            f"{type(data).__name__} is no Arrow data: {str(e)[:200]}",
+            f"{type(data).__name__} is no Arrow data: {in_sql_names(e)[:200]}",
             code="invalid-data",
             hint="Hand over anything with __arrow_c_stream__: pyarrow, pandas, polars, a result.",
         ) from None

@@ -27,6 +27,7 @@ from kartosql.statements.row_changes import change_rows
 from kartosql.statements.targets import COMMIT, COUNT, TEXT, WriteTarget, changes, dropped, refused, table_of
 from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import by_case
+from kartosql.text.types import type_name
 from kartosql.write import cubes, datasets
 from kartosql.write.inputs import converted
 from kartosql.write.operation import Operation
@@ -230,7 +231,7 @@ class _Writing:
                     found[column] = converted(pa.chunked_array([pa.array([value])]), type_)[0].as_py()
             except (OverflowError, ValueError) as e:
                 raise UsageError(
-                    f"{shown}: {value!r} is no {type_}, the type of {column!r}.", code="invalid-data"
+                    f"{shown}: {value!r} is no {type_name(type_)}, the type of {column!r}.", code="invalid-data"
                 ) from e
         return found
 

@@ -36,6 +36,7 @@ from kartosql.formats.kartothek.versions import last_listed
 from kartosql.formats.type_promotion import widened
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version, check_key
+from kartosql.text.types import type_name, type_names
 from kartosql.write import files, indexing
 from kartosql.write.document import (
     MIN_GRACE,
@@ -229,9 +230,10 @@ def widen(old: pa.Schema, new: pa.Schema, may_lack: Set[str] = frozenset()) -> p
         left, right = normalise(column.type), normalise(new.field(column.name).type)
         type_ = merge_types(left, right)
         if type_ is None:
+            names = type_names(left, right)
             raise _incompatible(
-                f"The column {column.name!r} is {left} in the table, but {right} in the new data.",
-                f"Cast the new column to {left}.",
+                f"The column {column.name!r} is {names[0]} in the table, but {names[1]} in the new data.",
+                f"Cast the new column to {type_name(left)}.",
             )
         fields.append(column if type_.equals(column.type) else pa.field(column.name, type_))
     if all(f.type.equals(o.type) for f, o in zip(fields, old, strict=True)):

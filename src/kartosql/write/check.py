@@ -21,6 +21,7 @@ from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.kartothek.versions import Entry, read_entries
 from kartosql.store import Store
+from kartosql.text.types import type_names
 from kartosql.write import indexing, removal
 from kartosql.write.change import GRACE, LONG_AGO, Change, read_known
 from kartosql.write.commit import commit
@@ -321,7 +322,8 @@ class _Dataset:
                 continue
             type_ = schema.field(field.name).type
             if not _fits(normalise(type_), field.type):
-                message = f"the column {field.name!r} is {type_}, but {field.type} in the schema of its table"
+                found, known = type_names(type_, field.type)
+                message = f"the column {field.name!r} is {found}, but {known} in the schema of its table"
                 yield self._finding("schema", "error", key, message)
 
     # -- indices ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -29,6 +29,9 @@ from kartosql.write.indexing import read_index
 from kartosql.write.layout import Layout, check_member_name, check_name, check_together, flags, wanted_indices
 from kartosql.write.operation import Operation, report
 
+if TYPE_CHECKING:
+    from kartosql.typing import WriteReport
+
 _STATE = len("-0123456789abcdef.parquet")  # what names of copies end with
 
 
@@ -40,7 +43,7 @@ def copy_cube(
     name: str | None = None,
     datasets: Iterable[str] | Mapping[str, str] | None = None,
     overwrite: bool = False,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, WriteReport]:
     """Copy a cube, or datasets of it to where it is already; see Connection.copy_cube."""
     state = cubes.find_cube(source, cube)
     prefix = check_member_name(state.cube.uuid_prefix if name is None else name)
@@ -76,7 +79,7 @@ def copy_cube(
 
 def copy_dataset(
     source: Snapshot, dataset: str, target: Operation, *, name: str | None = None, overwrite: bool = False
-) -> dict[str, Any]:
+) -> WriteReport:
     """Copy a dataset to another store or name; see Connection.copy_dataset."""
     found = source.dataset(find_uuid(source, dataset))
     move = _Move(found, check_name(found.uuid if name is None else name))
@@ -107,7 +110,7 @@ def copy_dataset(
 
 def _copy(
     source: Store, target: Operation, moves: Sequence[_Move], replaced: Collection[str], seed: str
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, WriteReport]:
     """Copy files and make the datasets visible at once; ``seed`` is the uuid of the one that commits come by."""
     written: dict[str, list[Written]] = {}
     plans = [move.plan(source, target.spark) for move in moves]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -29,7 +29,9 @@ from kartosql.write.layout import (
 from kartosql.write.operation import Operation, report
 from kartosql.write.removal import Removal, delete_datasets, same_partitions
 
-Report = dict[str, dict[str, Any]]
+if TYPE_CHECKING:
+    from kartosql.typing import WriteReport
+
 PartitionOn = Mapping[str, str | Iterable[str]] | None
 Metadata = Mapping[str, Mapping[str, Any]] | None
 
@@ -45,7 +47,7 @@ def build_cube(
     metadata: Metadata = None,
     overwrite: bool = False,
     partition_on: PartitionOn = None,
-) -> Report:
+) -> dict[str, WriteReport]:
     """Write the datasets of a new cube; see Connection.build_cube."""
     if not isinstance(cube, Cube):
         raise UsageError(f"{cube!r} is no Cube; a new cube has to be specified.", hint="kartosql.Cube(name, ...)")
@@ -77,7 +79,7 @@ def extend_cube(
     metadata: Metadata = None,
     overwrite: bool = False,
     partition_on: PartitionOn = None,
-) -> Report:
+) -> dict[str, WriteReport]:
     """Add datasets to a cube; see Connection.extend_cube."""
     known = begin(operation, cube)
     state = find_cube(operation.snapshot, cube)
@@ -106,7 +108,7 @@ def _write_new(
     existing: Collection[str],
     metadata: Metadata,
     partition_on: PartitionOn,
-) -> Report:
+) -> dict[str, WriteReport]:
     """Write whole datasets beside those that are ``kept``, in place of the ``existing`` ones."""
     keys_of = options_of(partition_on, "partition_on", given)
     metadata_of = options_of(metadata, "metadata", given)
@@ -138,7 +140,7 @@ def update_cube(
     removal: Removal | None = None,
     datasets: str | Iterable[str] | None = None,
     metadata: Metadata = None,
-) -> Report:
+) -> dict[str, WriteReport]:
     """Remove partitions and append rows in one commit; see Connection.update_cube."""
     state = opened_cube(operation, cube)
     given = by_dataset(data, state.cube.seed_dataset)
@@ -154,7 +156,7 @@ def update_cube(
 
 def remove_partitions(
     operation: Operation, cube: Cube | str, removal: Removal, datasets: str | Iterable[str] | None = None
-) -> Report:
+) -> dict[str, WriteReport]:
     """Remove partitions from datasets of a cube; see Connection.remove_partitions."""
     state = opened_cube(operation, cube)
     targets = chosen_members(state, datasets)
@@ -179,7 +181,7 @@ def change_members(
     convert: bool = False,
     evolve: bool = False,
     places: Mapping[str, str] | None = None,
-) -> Report:
+) -> dict[str, WriteReport]:
     """Append the ``given`` rows to datasets of a cube and remove partitions, all in one commit.
 
     With ``replace_partitions`` those are removed that rows are appended to. Values of other types than the columns
@@ -246,7 +248,9 @@ def check_new_columns(state: CubeState, name: str, new: Collection[str]) -> None
 # -- deletion ----------------------------------------------------------------------------------
 
 
-def delete_cube(operation: Operation, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> Report:
+def delete_cube(
+    operation: Operation, cube: Cube | str, datasets: str | Iterable[str] | None = None
+) -> dict[str, dict[str, Any]]:
     """Delete datasets of a cube; see Connection.delete_cube."""
     prefix = cube.uuid_prefix if isinstance(cube, Cube) else cube
     known = begin(operation, cube)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot, unknown_cube, unknown_
 from kartosql.parquet import file_metadata, may_hold_null
 from kartosql.store import Store
 from kartosql.store.keys import key_problem
+from kartosql.text.types import type_name, type_names
 from kartosql.write import cubes
 from kartosql.write.change import CODECS, LONG_AGO, Change, Select, common_schema, evolved, read_known, widen
 from kartosql.write.files import Written, pairs_of_files
@@ -28,6 +29,9 @@ from kartosql.write.inputs import Rows, invalid_data, open_rows
 from kartosql.write.layout import Layout, check_name, checked_metadata, columns_of, is_index_type
 from kartosql.write.operation import Operation, check_index_keys, no_rows, report
 from kartosql.write.removal import Removal, delete_datasets, same_partitions
+
+if TYPE_CHECKING:
+    from kartosql.typing import WriteReport
 
 Names = str | Iterable[str]
 _RESERVED = ("ktk_cube_", "kartosql_")  # beginnings of keys that mean something to readers
@@ -46,7 +50,7 @@ def create_dataset(
     metadata: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     format: str = "json",  # noqa: A002
-) -> dict[str, Any]:
+) -> WriteReport:
     """Write a new dataset; see Connection.create_dataset."""
     check_name(uuid)
     if not isinstance(format, str) or format not in CODECS:
@@ -79,7 +83,7 @@ def append_to_dataset(
     evolve: bool = False,
     removed: Select | None = None,
     place: str | None = None,
-) -> dict[str, Any]:
+) -> WriteReport:
     """Append rows to a dataset, or replace the partitions that occur in them; see Connection.append_to_dataset.
 
     With ``removed`` they take the ``place`` of other files.
@@ -112,7 +116,7 @@ def append_to_dataset(
     return _commit(operation, change, written)
 
 
-def delete_from_dataset(operation: Operation, name: str, removal: Removal) -> dict[str, Any]:
+def delete_from_dataset(operation: Operation, name: str, removal: Removal) -> WriteReport:
     """Remove partitions from a dataset; see Connection.delete_from_dataset."""
     dataset = find_dataset(operation, name)
     keys = next(iter(dataset.tables.values())).partition_keys
@@ -129,7 +133,7 @@ def delete_dataset(operation: Operation, name: str) -> dict[str, Any]:
     return delete_datasets(operation, [uuid])[uuid]
 
 
-def set_metadata(operation: Operation, name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def set_metadata(operation: Operation, name: str, metadata: Mapping[str, Any]) -> WriteReport:
     """Set metadata of a dataset, and remove those that are None; see Connection.set_metadata."""
     dataset = find_dataset(operation, name)
     given = checked_metadata(metadata, name)
@@ -145,7 +149,7 @@ def set_metadata(operation: Operation, name: str, metadata: Mapping[str, Any]) -
     return _commit(operation, change, [])
 
 
-def add_columns(operation: Operation, name: str, data: Any) -> dict[str, Any]:
+def add_columns(operation: Operation, name: str, data: Any) -> WriteReport:
     """Add columns to a dataset, in which all of its rows are NULL; those of ``data`` are their names and types."""
     dataset = find_dataset(operation, name)
     table, rows = _one_table(dataset), open_rows(data, dataset.uuid)
@@ -171,7 +175,7 @@ def _one_table(dataset: Dataset) -> DatasetTable:
     return next(iter(dataset.tables.values()))
 
 
-def restore(operation: Operation, name: str, as_of: int | str) -> dict[str, Any]:
+def restore(operation: Operation, name: str, as_of: int | str) -> WriteReport:
     """Make a dataset what it was, as a version or at a time; see Connection.restore."""
     now = find_dataset(operation, text_of(name))
     moment = as_of if type(as_of) is int else text_of(as_of, "A version is a whole number, or a time that")
@@ -294,9 +298,9 @@ def _open(data: Any, table: str, base: Layout) -> dict[str, Rows]:
             other, known = types.setdefault(column.name, (name, normalise(column.type)))
             merged = merge_types(known, normalise(column.type))
             if merged is None:
-                raise invalid_data(
-                    base.name, f"{column.name!r} is {column.type} in {name!r}, but {known} in {other!r}", "Cast one."
-                )
+                mine, theirs = type_names(column.type, known)
+                message = f"{column.name!r} is {mine} in {name!r}, but {theirs} in {other!r}"
+                raise invalid_data(base.name, message, "Cast one.")
             types[column.name] = (other, merged)
     lost = [c for c in base.index_columns if c not in types]
     if lost:
@@ -337,7 +341,7 @@ def _layouts(base: Layout, rows: Mapping[str, Rows]) -> dict[str, Layout]:
     }
 
 
-def _commit(operation: Operation, change: Change, written: Sequence[Written]) -> dict[str, Any]:
+def _commit(operation: Operation, change: Change, written: Sequence[Written]) -> WriteReport:
     return report(written, operation.commit([change], written)[change.uuid])
 
 
@@ -406,7 +410,7 @@ def _check_column(dataset: Dataset, column: str) -> None:
     for table in found:
         type_ = table.schema.field(column).type
         if not is_index_type(type_):
-            raise invalid_data(dataset.uuid, f"{column!r} is {type_}, which cannot be indexed")
+            raise invalid_data(dataset.uuid, f"{column!r} is {type_name(type_)}, which cannot be indexed")
 
 
 def _warn_of_nulls(operation: Operation, dataset: Dataset, columns: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ from kartosql.formats.kartothek.metadata import normalise
 from kartosql.parquet import DAMAGE, file_metadata
 from kartosql.store import Files, Store
 from kartosql.tables.table import FileTable
+from kartosql.text.types import in_sql_names, type_name
 from kartosql.write import indexing
 from kartosql.write.document import discard
 from kartosql.write.indexing import Postings, StoredIndex, pairs_of, unique_values
@@ -575,7 +576,8 @@ def values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> p
             return pc.unique(pa.chunked_array(found, type_))
         except pa.ArrowInvalid as e:
             code = "corrupt-file" if "Parquet" in str(e) else "schema-mismatch"
-            raise FormatError(f"{key}: the column {column!r} cannot be read as {type_}: {e}", code=code) from None
+            message = f"{key}: the column {column!r} cannot be read as {type_name(type_)}: {in_sql_names(e)}"
+            raise FormatError(message, code=code) from None
 
 
 def copy_file(source: Store, target: Store, keys: tuple[str, str]) -> None:

@@ -17,6 +17,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import normalise
 from kartosql.parquet import DAMAGE, FooterLayout, decoder, footer_of, schema_bytes
 from kartosql.store import Store
+from kartosql.text.types import in_sql_names
 from kartosql.write.layout import SortedRuns, SpillingSorter, changed
 
 KEYS = ("value", "file")
@@ -336,7 +337,7 @@ def flat(old: pa.Table, column: str, value_type: pa.DataType) -> pa.Table:
     except (pa.ArrowException, KeyError) as e:
         reraise(e)
         raise FormatError(
-            f"The index of {column!r} cannot be brought forward: {e}",
+            f"The index of {column!r} cannot be brought forward: {in_sql_names(e)}",
             code="invalid-index",
             hint="Build the index again.",
         ) from None

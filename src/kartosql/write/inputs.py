@@ -17,6 +17,7 @@ from kartosql.errors import KartosqlError, UsageError, reraise
 from kartosql.formats import any_file
 from kartosql.formats.any_file import cursor_rows, paths_of, table_of
 from kartosql.formats.kartothek.metadata import normalise
+from kartosql.text.types import in_sql_names, type_name, type_names
 
 _DIGITS = 38  # of the widest decimals that every reader has
 _SHOWN = 60
@@ -189,7 +190,7 @@ def reading(name: str) -> Iterator[None]:
         raise
     except Exception as e:  # the producer is foreign code and may raise anything
         reraise(e)
-        raise invalid_data(name, f"its Arrow data cannot be read: {e}") from e
+        raise invalid_data(name, f"its Arrow data cannot be read: {in_sql_names(e)}") from e
 
 
 def without_index(schema: pa.Schema) -> pa.Schema:
@@ -204,9 +205,8 @@ def storage_schema(schema: pa.Schema, name: str) -> pa.Schema:
     for field in schema:
         type_ = storage_type(field.type)
         if type_ is None:
-            raise invalid_data(
-                name, f"the column {field.name!r} is {field.type}, which cannot be stored", "Cast it to another type."
-            )
+            message = f"the column {field.name!r} is {type_name(field.type)}, which cannot be stored"
+            raise invalid_data(name, message, "Cast it to another type.")
         fields.append(pa.field(field.name, type_))
     return pa.schema(fields)
 
@@ -237,7 +237,8 @@ def to_storage(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
         except ValueError as e:
             raise invalid_data(
                 name,
-                f"the column {field.name!r} does not fit into {field.type}: a value would change, first {e}",
+                f"the column {field.name!r} does not fit into {type_name(field.type)}: a value would change, "
+                f"first {in_sql_names(e)}",
                 "Round or cast it first.",
             ) from None
     return pa.table(columns, schema=schema)
@@ -583,6 +584,6 @@ def _check_columns(given: Sequence[str], known: Iterable[str], name: str) -> Non
 
 
 def _disagree(name: str, column: str, left: pa.DataType, right: pa.DataType) -> Exception:
-    return invalid_data(
-        name, f"the column {column!r} is {right}, but {left} in an earlier part of the data", "Cast one of the two."
-    )
+    known, given = type_names(left, right)
+    problem = f"the column {column!r} is {given}, but {known} in an earlier part of the data"
+    return invalid_data(name, problem, "Cast one of the two.")

@@ -23,6 +23,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, invalid_cube, is_visible
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.store.keys import key_problem
+from kartosql.text.types import type_name, type_names
 from kartosql.write.inputs import Rows, gathered, invalid_data
 
 MIN_MEMORY = 1 << 20
@@ -215,9 +216,9 @@ def check_together(cube: Cube, schemas: Mapping[str, pa.Schema]) -> None:
                 )
             merged = merge_types(known, type_)
             if merged is None:
-                raise invalid_data(
-                    name, f"{column.name!r} is {type_}, but {known} in {other!r}", "Cast one of the two."
-                )
+                given, wanted = type_names(type_, known)
+                message = f"{column.name!r} is {given}, but {wanted} in {other!r}"
+                raise invalid_data(name, message, "Cast one of the two.")
             seen[column.name] = (other, merged)
 
 
@@ -248,7 +249,7 @@ def check_columns(schema: pa.Schema, layout: Layout) -> None:
                 also = " (dimensions of the seed are indexed)" if what == "index" and column in layout.cell else ""
                 raise invalid_data(
                     layout.name,
-                    f"{column!r} is {type_}, which cannot serve as {what} column{also}",
+                    f"{column!r} is {type_name(type_)}, which cannot serve as {what} column{also}",
                     "Cast it to text, an integer, a date or a timestamp"
                     + (", or list it in suppress_index_on." if also else "."),
                 )

@@ -11,6 +11,7 @@ from kartosql.errors import FormatError, KartosqlError, reraise
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
 from kartosql.store import Store
+from kartosql.text.types import in_sql_names, type_name
 from kartosql.write.document import discard
 from kartosql.write.files import Written, opened_parquet
 from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of, storage_schema, storage_type
@@ -156,7 +157,11 @@ class _Merged:
                 columns.append(pa.nulls(batch.num_rows, type_) if is_lacking else batch.column(name).cast(type_))
             except (pa.ArrowException, KeyError) as e:
                 reraise(e, f"Cannot read {key!r}")
-                reason = "is missing" if isinstance(e, KeyError) else f"cannot be read as {type_}: {e}"
+                reason = (
+                    "is missing"
+                    if isinstance(e, KeyError)
+                    else f"cannot be read as {type_name(type_)}: {in_sql_names(e)}"
+                )
                 raise FormatError(f"{key}: the column {name!r} {reason}", code="schema-mismatch") from None
         return pa.table(columns, schema=self.schema)
 

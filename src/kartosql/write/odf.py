@@ -23,6 +23,7 @@ from kartosql.formats.odf.logical import NotCheckable, RecordDigest, logical_has
 from kartosql.formats.odf.manifest import to_yaml
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+from kartosql.text.types import in_sql_names, type_name
 from kartosql.write.change import nanoseconds
 from kartosql.write.document import is_there
 from kartosql.write.inputs import guarded
@@ -162,7 +163,7 @@ def _check_key_types(schema: pa.Schema, primary_key: Sequence[str]) -> None:
     for name in primary_key:
         type_ = schema.field(name).type
         if pa.types.is_nested(type_) or primary_key.count(name) > 1:
-            problem = f"is {type_}" if pa.types.is_nested(type_) else "is there twice"
+            problem = f"is {type_name(type_)}" if pa.types.is_nested(type_) else "is there twice"
             raise UsageError(
                 f"The column {name!r} of the primary key {problem}.", hint="Name columns of plain values, each once."
             )
@@ -199,7 +200,9 @@ class _Layout:
             return pa.date32()
         if pa.types.is_timestamp(type_):
             return _UTC_MS
-        raise UsageError(f"The event time {self.event_time!r} is {type_}, and has to be a date or timestamp.")
+        raise UsageError(
+            f"The event time {self.event_time!r} is {type_name(type_)}, and has to be a date or timestamp."
+        )
 
     def batch(self, given: pa.RecordBatch, start: int) -> pa.RecordBatch:
         """Return rows with the columns of the format; offsets begin at ``start``."""
@@ -229,7 +232,9 @@ def _write_rows(file: IO[bytes], layout: _Layout, rows: pa.RecordBatchReader, pr
                 writer.write_batch(batch)
             except pa.ArrowException as e:
                 reraise(e)
-                raise UsageError(f"The rows cannot be written: {str(e).splitlines()[0]}", code="invalid-data") from None
+                raise UsageError(
+                    f"The rows cannot be written: {in_sql_names(e).splitlines()[0]}", code="invalid-data"
+                ) from None
             count += batch.num_rows
             if primary_key:
                 # Of the zeros that floating-point numbers have, one stands for both.

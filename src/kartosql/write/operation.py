@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from kartosql.write.files import DEFAULT_MEMORY, WriteOptions, WriteProgress, Wr
 from kartosql.write.inputs import Rows, invalid_data
 from kartosql.write.layout import Layout, SpillingSorter, ordered
 from kartosql.write.recovery import read_head
+
+if TYPE_CHECKING:
+    from kartosql.typing import WriteReport
 
 _LONGEST_TIME = f"0000-00-00T00:00:00.000000-{'0' * 32}"
 
@@ -258,7 +261,7 @@ def no_rows(name: str) -> UsageError:
     return invalid_data(name, "it has no rows", "Leave the dataset out.")
 
 
-def report(written: Sequence[Written], committed: Committed | None) -> dict[str, Any]:
+def report(written: Sequence[Written], committed: Committed | None) -> WriteReport:
     """Return what was done to one dataset, for the user."""
     return {
         "files": sum(len(w.keys) for w in written),

@@ -11,8 +11,9 @@ import pytest
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen
 from kartosql.cli.repl.shell import Shell
-from kartosql.connection import Connection, connect, connect_as_owner
+from kartosql.connection import Connection
 from kartosql.formats.kartothek.cube import Cube
+from kartosql.opening import connect, connect_as_owner
 from kartosql.store import Store
 from written import build_cube
 

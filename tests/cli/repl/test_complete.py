@@ -14,8 +14,8 @@ from kartosql.cli.repl import registry
 from kartosql.cli.repl.complete import FUNCTIONS, Candidate, candidates
 from kartosql.cli.repl.known import load
 from kartosql.cli.repl.options import OPTIONS
-from kartosql.connection import connect
 from kartosql.errors import KartosqlError
+from kartosql.opening import connect
 from kartosql.settings import SETTINGS
 from kartosql.sql.attach_parse import CSV_OPTIONS, FORM, TYPES
 from kartosql.sql.statement_policy import is_refused

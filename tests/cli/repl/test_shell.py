@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql.cli.output import BEHIND
-from kartosql.connection import connect
 from kartosql.errors import KartosqlWarning
+from kartosql.opening import connect
 
 
 def test_a_statement_runs_at_its_semicolon_and_not_before(shell):
@@ -27,7 +27,7 @@ def test_a_box_has_types_groups_and_null(shell):
     assert found == [
         "┌─────────┬─────────┐",
         "│ country │  amount │",
-        "│ varchar │  bigint │",
+        "│ VARCHAR │  BIGINT │",
         "├─────────┼─────────┤",
         "│ DE      │ -20,000 │",
         "│ FR      │       7 │",

@@ -85,7 +85,7 @@ def test_a_pasted_megabyte_and_half_a_quote_are_calm(opened):
 def test_columns_are_offered_before_from_and_bring_it_along(opened):
     terminal = opened().ready()
     terminal.send("select amo")
-    terminal.until("sales: int64, payload")
+    terminal.until("sales: BIGINT, payload")
     terminal.send("\t\r")
     terminal.until("select amount FROM sales")
     # The cursor stands behind the column.
@@ -96,7 +96,7 @@ def test_columns_are_offered_before_from_and_bring_it_along(opened):
 def test_the_next_letter_takes_what_is_chosen(opened):
     terminal = opened().ready()
     terminal.send("select amo")
-    terminal.until("sales: int64, payload")
+    terminal.until("sales: BIGINT, payload")
     terminal.send("\t,")
     terminal.until("select amount, FROM sales")
 

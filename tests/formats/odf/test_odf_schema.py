@@ -119,11 +119,11 @@ def with_field(at: int, field: pa.Field) -> pa.Schema:
     ("new", "verdict", "words"),
     [
         (BASE, "no-op", "nothing"),
-        (BASE.append(pa.field("b", pa.string())), "compatible", "b added (string)"),
-        (BASE.append(pa.field("b", pa.string(), nullable=False)), "incompatible", "b added (string, not NULL)"),
+        (BASE.append(pa.field("b", pa.string())), "compatible", "b added (VARCHAR)"),
+        (BASE.append(pa.field("b", pa.string(), nullable=False)), "incompatible", "b added (VARCHAR, not NULL)"),
         (BASE.remove(0), "incompatible", "a removed"),
-        (with_field(0, pa.field("b", pa.int32())), "incompatible", "a removed; b added (int32)"),
-        (with_field(0, pa.field("a", pa.int64())), "incompatible", "type of a changed from int32 to int64"),
+        (with_field(0, pa.field("b", pa.int32())), "incompatible", "a removed; b added (INTEGER)"),
+        (with_field(0, pa.field("a", pa.int64())), "incompatible", "type of a changed from INTEGER to BIGINT"),
         (with_field(0, pa.field("a", pa.int32(), nullable=False)), "incompatible", "a must not be NULL"),
         (with_field(0, pa.field("a", pa.int32(), metadata={"k": "v"})), "compatible", "attributes changed"),
         (BASE.with_metadata({"k": "v"}), "compatible", "attributes changed"),
@@ -131,14 +131,14 @@ def with_field(at: int, field: pa.Field) -> pa.Schema:
         (
             with_field(1, pa.field("s", pa.struct([("x", pa.int8()), ("y", pa.int8())]))),
             "compatible",
-            "s.y added (int8)",
+            "s.y added (TINYINT)",
         ),
         (with_field(1, pa.field("s", pa.struct([("x", pa.int16())]))), "incompatible", "type of s.x changed"),
         (with_field(1, pa.field("s", pa.int8())), "incompatible", "type of s changed"),
         (
             with_field(2, pa.field("l", pa.list_(pa.struct([("x", pa.int8()), ("y", pa.int8())])))),
             "compatible",
-            "l[].y added (int8)",
+            "l[].y added (TINYINT)",
         ),
         (with_field(2, pa.field("l", pa.list_(pa.struct([])))), "incompatible", "l[].x removed"),
         (
@@ -163,7 +163,7 @@ def test_changes_are_told_and_judged(new: pa.Schema, verdict: str, words: str) -
 def test_a_column_without_values_may_get_a_type_between_raw_schemas() -> None:
     old, new = pa.schema([("a", pa.null())]), pa.schema([("a", pa.string())])
     assert compare_schemas(old, new).verdict == "compatible"
-    assert "a got a type (string)" in str(compare_schemas(old, new))
+    assert "a got a type (VARCHAR)" in str(compare_schemas(old, new))
     assert compare_schemas(new, old).verdict == "incompatible"
     raw, logical = ([{"kind": "SetDataSchema", **form(s)} for s in (old, new)] for form in (raw_form, logical_form))
     assert compare_events(*raw).verdict == "compatible"

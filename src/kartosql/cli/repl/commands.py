@@ -25,10 +25,10 @@ from kartosql.cli.repl import options as shell_options
 from kartosql.cli.repl.known import load
 from kartosql.cli.repl.registry import COMMANDS, GROUPS, Run, arguments, command, find
 from kartosql.cli.repl.shell import Cancelled, Result, Shell
-from kartosql.connection import connect
 from kartosql.demo import build_flights
 from kartosql.engines.duckdb.types import literal
 from kartosql.errors import StoreError, UsageError
+from kartosql.opening import connect
 from kartosql.render import tables
 from kartosql.render.formats import Style, write_stream
 from kartosql.render.values import is_number, texts

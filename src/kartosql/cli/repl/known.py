@@ -23,6 +23,7 @@ from kartosql.store import Store
 from kartosql.tables.names import quote_if_needed
 from kartosql.tables.table import FileTable, Table
 from kartosql.text.escape import is_unsafe
+from kartosql.text.types import type_name
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class KnownTable:
     def columns(self) -> tuple[KnownColumn, ...]:
         """Its columns in the order of ``SELECT *``."""
         return tuple(
-            KnownColumn(name, str(type_), catalog._role(self.source, name), self.source)
+            KnownColumn(name, type_name(type_), catalog._role(self.source, name), self.source)
             for name, type_ in self.source.columns.items()
         )
 

@@ -23,13 +23,16 @@ from kartosql.sql.tree import Edit, edited, original_span
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')
 _UNKNOWN_TABLE = re.compile(r'(?:Table with name|Referenced table) "?([^"\s]+)"? (?:does not exist|not found)')
 _UNKNOWN_FUNCTION = re.compile(r"[Ff]unction with name \"?([^\"\s]+)\"? does not exist")
-_UNREADABLE = re.compile(r": Columns (?:of type|that hold) .+ cannot be queried$")  # of our views, see relations.py
+_UNREADABLE = re.compile(r": Columns of type .+ cannot be queried$")  # of our views, see relations.py
 _LINE = re.compile(r"\n+LINE \d+: .*\Z", re.DOTALL)
 _PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)(\^+)", re.MULTILINE)
 _PIVOT_PARAMETERS = ("for a statement that expands into several", "cannot have parameters in their source")
 _SIGNATURE = re.compile(r"^\t(\w+)\((.*)\)(?: -> .*)?$", re.MULTILINE)
 _CALL = re.compile(r"""['"]\w+\((.*)\)['"]""")
 _PARAMETER = re.compile(r'(?:"[^"]*"|\w+) (.+)')
+_BITS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128": "HUGEINT"}
+_INTEGERS = {f"{sign}INT{bits}": f"{sign}{name}" for bits, name in _BITS.items() for sign in ("", "U")}
+_PHYSICAL = re.compile(r"'[^']*'|\bU?INT\d+\b")  # how DuckDB's casts name integers; a value in quotes stays
 MAX_SIGNATURES = 4
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
 
@@ -90,6 +93,7 @@ def translate(
     if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)):
         if isinstance(error, duckdb.ConversionException) and hint is None:
             hint = "TRY_CAST gives NULL where a value does not fit."
+        message = _PHYSICAL.sub(lambda name: _INTEGERS.get(name[0], name[0]), message)
         return ExecutionError(message, code="invalid-value", hint=hint, sql=sql, span=_place(raw, sql, edits))
     return ExecutionError(message or type(error).__name__, hint=hint)
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from kartosql import stopping
 from kartosql.engines.base import schema_mismatch
-from kartosql.engines.duckdb.types import SIGNED, UNSIGNED, fits
+from kartosql.engines.duckdb.types import fits
 from kartosql.parquet import DAMAGE, FooterCache, local_footer, read_footer
 from kartosql.store import Files
 from kartosql.tables.kept_statistics import KeptStatistics
 from kartosql.tables.statistics import ReadFooter, TableStatistics, statistics_of
 from kartosql.tables.table import FileTable
+from kartosql.text.types import SIGNED, UNSIGNED
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.statement import EngineSession

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kartosql.engines.base import RowRequest
 from kartosql.engines.duckdb.sorted_index import Ordered, Portions
-from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
+from kartosql.engines.duckdb.types import fits, literal, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
@@ -28,6 +28,7 @@ from kartosql.predicate.tree import Comparison, In, Predicate, Value
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import FileTable
 from kartosql.text.report import counted
+from kartosql.text.types import in_sql_names, quote, type_name
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import Planner
@@ -478,7 +479,8 @@ def _embedded(index: InvertedIndex) -> pa.Table:
     except (ValueError, OverflowError, KeyError, pa.ArrowException) as e:
         reraise(e)
         raise FormatError(
-            f"The index of {index.column!r} in the metadata does not fit its type {index.type}: {e}",
+            f"The index of {index.column!r} in the metadata does not fit its type {type_name(index.type)}: "
+            f"{in_sql_names(e)}",
             code="invalid-index",
         ) from None
 

@@ -22,7 +22,7 @@ from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.profile import Profile
 from kartosql.engines.duckdb.relations import Relations
-from kartosql.engines.duckdb.types import exact_type, quote, sql_type
+from kartosql.engines.duckdb.types import exact_type, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, SqlError, missing_file, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.parquet import footer_of
@@ -32,6 +32,7 @@ from kartosql.sql.statement_policy import READS_CLOCK, check_parsed
 from kartosql.sql.tree import Edit
 from kartosql.store import Fetched, Files
 from kartosql.store.store import MARK
+from kartosql.text.types import quote
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.alignment import Alignments

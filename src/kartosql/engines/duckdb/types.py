@@ -1,4 +1,4 @@
-"""Arrow types as DuckDB types."""
+"""Arrow types as DuckDB types, and constants of them."""
 
 from __future__ import annotations
 
@@ -9,55 +9,43 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError
 from kartosql.predicate.tree import Value
+from kartosql.text.types import SIGNED, SIMPLE, UNSIGNED, type_name
 
 NULL_TYPE = "INTEGER"  # what DuckDB itself gives a column of which no type is known
-
-
-SIGNED = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
-UNSIGNED = ("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
-_SIMPLE: dict[pa.DataType, str] = {
-    **dict(zip((pa.int8(), pa.int16(), pa.int32(), pa.int64()), SIGNED, strict=True)),
-    **dict(zip((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), UNSIGNED, strict=True)),
-    **{pa.float16(): "FLOAT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE"},
-    **{pa.string(): "VARCHAR", pa.large_string(): "VARCHAR", pa.binary(): "BLOB", pa.large_binary(): "BLOB"},
-    **{pa.date32(): "DATE", pa.date64(): "DATE", pa.month_day_nano_interval(): "INTERVAL"},
-    **{pa.null(): NULL_TYPE, pa.bool_(): "BOOLEAN"},
-}
+# Types that only Parquet and DuckDB have; others, such as GEOMETRY, are not read.
+_EXTENSIONS = ("arrow.uuid", "arrow.json")
+_READ = ("TIME WITH TIME ZONE", "TIMESTAMPTZ_NS", "VARIANT", "HUGEINT", "BIGNUM")
 
 
 def sql_type(type_: pa.DataType) -> str:
     """Return the DuckDB type of an Arrow type; raises ``unsupported-type``."""
-    t = pa.types
-    simple = _SIMPLE.get(type_)
-    if simple is not None:
-        return simple
-    if t.is_fixed_size_binary(type_):
-        return "BLOB"
-    if t.is_timestamp(type_):
-        if type_.tz is not None:
-            return "TIMESTAMP WITH TIME ZONE"
-        return {"s": "TIMESTAMP_S", "ms": "TIMESTAMP_MS", "us": "TIMESTAMP", "ns": "TIMESTAMP_NS"}[type_.unit]
-    if t.is_decimal(type_) and type_.precision <= 38 and 0 <= type_.scale <= type_.precision:
-        return f"DECIMAL({type_.precision},{type_.scale})"
-    if t.is_time(type_):
-        return "TIME_NS" if type_.unit == "ns" else "TIME"
-    if t.is_duration(type_):
-        return "INTERVAL"
-    if t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_):
-        return f"{_inner(type_.value_type)}[]"
-    if t.is_struct(type_):
-        fields = ", ".join(f"{quote(f.name)} {_inner(f.type)}" for f in type_)
-        return f"STRUCT({fields})"
-    if t.is_map(type_):
-        return f"MAP({_inner(type_.key_type)}, {_inner(type_.item_type)})"
+    if type_ not in SIMPLE:
+        _check(type_)
+    return type_name(type_, NULL_TYPE, quotes=True)
+
+
+def _check(type_: pa.DataType, is_inner: bool = False) -> None:
+    """Raise ``unsupported-type`` for a type of which no values are read."""
+    t, where = pa.types, ""
     if isinstance(type_, pa.OpaqueType):
-        if type_.type_name in _READ:
-            return str(type_.type_name)
-        raise FormatError(f"Columns of type {type_.type_name} cannot be queried", code="unsupported-type")
-    if isinstance(type_, pa.BaseExtensionType) and type_.extension_name in _EXTENSIONS:
-        return _EXTENSIONS[type_.extension_name]
-    raise FormatError(f"Columns of type {type_} cannot be queried", code="unsupported-type")
+        is_read = type_.type_name in _READ
+    elif isinstance(type_, pa.BaseExtensionType):
+        is_read = type_.extension_name in _EXTENSIONS
+    elif t.is_decimal(type_):
+        is_read = type_.precision <= 38 and 0 <= type_.scale <= type_.precision
+    elif t.is_duration(type_):
+        # Parquet keeps durations as bare integers; only top-level ones are read with their unit.
+        is_read, where = not is_inner, " inside of another type"
+    elif t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_) or t.is_struct(type_):
+        is_read = True
+    else:
+        others = (t.is_null, t.is_timestamp, t.is_time, t.is_fixed_size_binary, t.is_map)
+        is_read = type_ in SIMPLE or any(test(type_) for test in others)
+    if not is_read:
+        raise FormatError(f"Columns of type {type_name(type_)}{where} cannot be queried", code="unsupported-type")
+    for at in range(type_.num_fields):
+        _check(type_.field(at).type, True)
 
 
 def binding_type(type_: pa.DataType) -> str:
@@ -70,21 +58,6 @@ def binding_type(type_: pa.DataType) -> str:
         return "DOUBLE" if pa.types.is_decimal(type_) else NULL_TYPE
 
 
-def _inner(type_: pa.DataType) -> str:
-    """Return the DuckDB type of an element of another type."""
-    if pa.types.is_duration(type_):
-        # Parquet keeps durations as bare integers; only top-level ones are read with their unit.
-        raise FormatError(
-            f"Columns that hold {type_} inside of another type cannot be queried", code="unsupported-type"
-        )
-    return sql_type(type_)
-
-
-# Types that only Parquet and DuckDB have; others, such as GEOMETRY, are not read.
-_EXTENSIONS = {"arrow.uuid": "UUID", "arrow.json": "JSON"}
-_READ = ("TIME WITH TIME ZONE", "TIMESTAMPTZ_NS", "VARIANT", "HUGEINT", "BIGNUM")
-
-
 # Types of whose values Arrow holds a part or inner bytes only: UHUGEINT from 2**127 up, a time without its offset.
 _INEXACT = re.compile(r"(?<!['\"\w])(?:BIT|BIGNUM|VARIANT|UHUGEINT|TIME WITH TIME ZONE)(?=$|[],)[])")
 
@@ -92,11 +65,6 @@ _INEXACT = re.compile(r"(?<!['\"\w])(?:BIT|BIGNUM|VARIANT|UHUGEINT|TIME WITH TIM
 def exact_type(type_: str) -> str:
     """Return the DuckDB type in which values of a type come out of Arrow as they are: text for some, also inside."""
     return _INEXACT.sub("VARCHAR", type_)
-
-
-def quote(name: str) -> str:
-    """Return a quoted identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:

@@ -23,6 +23,7 @@ from kartosql.parquet import END, TAIL, FooterCache, arrow_metadata, file_metada
 from kartosql.plan.scan import OccurrenceScan
 from kartosql.store import Files
 from kartosql.tables.table import Changelog, FileTable, Table
+from kartosql.text.types import in_sql_names, type_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +83,7 @@ def stored_columns(source: Table) -> pa.Table:
         try:
             found[source.exposed.get(column, column)] = values.cast(type_)
         except pa.ArrowInvalid as e:
-            message = f"{column!r} holds values that Spark does not have: {e}"
+            message = f"{column!r} holds values that Spark does not have: {in_sql_names(e)}"
             raise NotPortable(message, hint="Use engine='duckdb'.") from None
     return pa.table(found)
 
@@ -354,9 +355,9 @@ class ScanFrames(RelationBuilder[pa.DataType]):
             try:
                 found[name] = reading(column, type_)
             except ValueError:
-                raise schema_mismatch(
-                    f"{key}: the column {name!r} is {column.arrow}, but {type_} in the schema of its table"
-                ) from None
+                given, wanted = type_names(column.arrow, type_)
+                message = f"{key}: the column {name!r} is {given}, but {wanted} in the schema of its table"
+                raise schema_mismatch(message) from None
             # Over Spark Connect files are read with the settings of the user, who has no nanoseconds.
             way = found[name]
             is_nanos = pa.types.is_timestamp(type_) and way is not None and way.type == "BIGINT"
@@ -373,10 +374,9 @@ class ScanFrames(RelationBuilder[pa.DataType]):
                     continue
                 type_ = stored_type(column.arrow)
                 if not found.setdefault(name, type_).equals(type_):
-                    raise schema_mismatch(
-                        f"{table.files[files[0]]} and others: the column {name!r} is {found[name]} and {type_} "
-                        "in different files"
-                    )
+                    types = " and ".join(type_names(found[name], type_))
+                    message = f"{table.files[files[0]]} and others: the column {name!r} is {types} in different files"
+                    raise schema_mismatch(message)
         return found
 
 

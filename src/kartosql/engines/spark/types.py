@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb.types import quote as duckdb_quote
 from kartosql.engines.duckdb.types import sql_type as duckdb_type
 from kartosql.errors import NotPortable
+from kartosql.text.types import quote as duckdb_quote
+from kartosql.text.types import type_name
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
     if t.is_struct(type_):
         return pa.struct([pa.field(f.name, stored_type(f.type)) for f in type_])
     duckdb_type(type_)  # raises unsupported-type where DuckDB has none either
-    raise NotPortable(f"Spark has no values of type {type_}", hint="Use engine='duckdb', or leave the column out.")
+    raise NotPortable(
+        f"Spark has no values of type {type_name(type_)}", hint="Use engine='duckdb', or leave the column out."
+    )
 
 
 def spark_type(type_: pa.DataType) -> str:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from kartosql.errors import FormatError
 from kartosql.formats.partition_table import TAG
 from kartosql.formats.type_promotion import MAX_PRECISION, widened
+from kartosql.text.types import type_name, type_names
 
 # Notes of columns and members: the name in files and the number there; whether its values were FLOAT once.
 PHYSICAL, ID, WAS_FLOAT = b"physical", b"PARQUET:field_id", b"float"
@@ -117,8 +118,9 @@ def _as_file(wanted: pa.DataType, found: pa.DataType, mark: bytes, mapped: bool,
         return found
     type_ = None if t.is_nested(wanted) else widened(found, wanted)
     if type_ is None or not type_.equals(wanted):
+        names = type_names(found, wanted)
         raise FormatError(
-            f"{place} is {found}, but {wanted} in the schema of the table",
+            f"{place} is {names[0]}, but {names[1]} in the schema of the table",
             code="schema-mismatch",
             hint="The file was written with another schema; read an older VERSION of the table.",
         )
@@ -148,7 +150,7 @@ def value_reader(type_: pa.DataType) -> Callable[[str], Any]:
     ]
     found = next((reader for test, reader in readers if test(type_)), None)
     if found is None:
-        raise FormatError(f"Files cannot be parted by columns of type {type_}", code="unsupported-type")
+        raise FormatError(f"Files cannot be parted by columns of type {type_name(type_)}", code="unsupported-type")
     return found
 
 

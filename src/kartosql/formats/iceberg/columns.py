@@ -17,6 +17,7 @@ from kartosql.errors import FormatError
 from kartosql.formats.arrays import constant
 from kartosql.formats.iceberg.metadata import decoding, unsupported
 from kartosql.formats.partition_table import TAG, Variant, tag_of
+from kartosql.text.types import type_names
 
 _FIELD_ID = b"PARQUET:field_id"
 _EPOCH = dt.date(1970, 1, 1)
@@ -92,7 +93,8 @@ def in_file(
         if found is None:
             continue
         if not _holds(found.type, type_):
-            raise _mismatch(name, f"the column {column!r} is {found.type}, but {type_} in the schema of its table")
+            given, wanted = type_names(found.type, type_)
+            raise _mismatch(name, f"the column {column!r} is {given}, but {wanted} in the schema of its table")
         types[column] = found.type
         if found.name != column:
             names[column] = found.name

@@ -13,6 +13,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument, merge_types
 from kartosql.memo import memoized
+from kartosql.text.types import type_names
 
 
 def invalid_cube(problem: str, hint: str | None = None) -> UsageError:
@@ -27,6 +28,9 @@ class Cube:
     ``dimension_columns`` and ``partition_columns`` are ordered and not empty, ``index_columns``
     and ``suppress_index_on`` are sets; a single name may be given as text. Raises
     ``invalid-cube`` for names or roles that do not fit together.
+
+    >>> kartosql.Cube("sales", ["shop", "day"], "country", index_columns="product").partition_columns
+    ('country',)
     """
 
     uuid_prefix: str
@@ -245,7 +249,8 @@ def _check_columns(cube: Cube, members: Mapping[str, CubeMember]) -> None:
             other, known = types.setdefault(column, (name, type_))
             merged = merge_types(known, type_)
             if merged is None:
-                raise _broken(cube, name, f"{column!r} is {type_}, but {known} in {other!r}")
+                given, wanted = type_names(type_, known)
+                raise _broken(cube, name, f"{column!r} is {given}, but {wanted} in {other!r}")
             types[column] = (other, merged)
 
 

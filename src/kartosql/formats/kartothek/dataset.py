@@ -26,6 +26,7 @@ from kartosql.formats.partition_table import PartitionTable, Variant, numbered
 from kartosql.formats.type_promotion import widened
 from kartosql.memo import memoized
 from kartosql.store import Store
+from kartosql.text.types import type_name
 
 if TYPE_CHECKING:
     from kartosql.formats.segments import SegmentedIndex
@@ -308,7 +309,7 @@ def _parse_folder(
         except (ValueError, OverflowError, KeyError):
             shown = raw[name][:60].decode("utf-8", "backslashreplace")
             raise FormatError(
-                f"{shorten(key)}: the value {shown!r} of the partition key {name!r} is no {type_}",
+                f"{shorten(key)}: the value {shown!r} of the partition key {name!r} is no {type_name(type_)}",
                 code="invalid-partition-value",
                 hint="Partition values are read from the path and typed by _common_metadata.",
             ) from None

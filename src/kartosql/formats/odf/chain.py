@@ -20,6 +20,7 @@ from kartosql.formats.odf.data_schema import event_schema
 from kartosql.formats.odf.logical import NotCheckable, logical_hash_of
 from kartosql.formats.type_promotion import plain, united
 from kartosql.memo import memoized
+from kartosql.text.types import type_name
 
 HEAD = "refs/head"
 MAX_BLOCKS = 1_000_000
@@ -413,9 +414,9 @@ def _without_fixed(schema: pa.Schema, fixed: dict[str, pa.DataType], source: str
     """Return a schema without the columns whose type is known; raises ``schema-conflict`` for other types."""
     for column in fixed:
         at = schema.get_field_index(column)
-        if at >= 0 and not pa.types.is_integer(schema.field(at).type):
+        if at >= 0 and not pa.types.is_integer(type_ := schema.field(at).type):
             raise FormatError(
-                f"{source}: the column {column!r} is {schema.field(at).type} in {name}, but has to be an integer",
+                f"{source}: the column {column!r} is {type_name(type_)} in {name}, but has to be an integer",
                 code="schema-conflict",
                 hint="It numbers the records or tells what each of them does.",
             )

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from kartosql.errors import reraise
 from kartosql.formats.odf.blocks import DAMAGED, MAX_DEPTH, Event, invalid_schema
+from kartosql.text.types import type_name, type_names
 
 _PREFIX = 8  # of a message: a marker and the length
 _MARKER = 0xFFFFFFFF
@@ -294,9 +295,9 @@ class _Comparison:
             if name in before:
                 self.field(before[name], field, f"{path}{name}")
             elif field.nullable:
-                self.changes.append(f"{path}{name} added ({field.type})")
+                self.changes.append(f"{path}{name} added ({type_name(field.type)})")
             else:
-                self.refuse(f"{path}{name} added ({field.type}, not NULL)")
+                self.refuse(f"{path}{name} added ({type_name(field.type)}, not NULL)")
         if [n for n in before if n in after] != [n for n in after if n in before]:
             self.changes.append(f"order of {path.rstrip('.') or 'columns'} changed")
 
@@ -308,7 +309,7 @@ class _Comparison:
     def types(self, old: pa.DataType, new: pa.DataType, path: str) -> None:
         t = pa.types
         if self.from_null and t.is_null(old) and not t.is_null(new):
-            self.changes.append(f"{path} got a type ({new})")
+            self.changes.append(f"{path} got a type ({type_name(new)})")
         elif t.is_struct(old) and t.is_struct(new):
             self.fields(old, new, f"{path}.")
         elif t.is_map(old) and t.is_map(new) and old.keys_sorted == new.keys_sorted:
@@ -317,7 +318,7 @@ class _Comparison:
         elif _list_length(old) is not None and _list_length(old) == _list_length(new):
             self.field(old.value_field, new.value_field, f"{path}[]")
         elif not _logical(old).equals(_logical(new)):
-            self.refuse(f"type of {path} changed from {old} to {new}")
+            self.refuse(f"type of {path} changed from {' to '.join(type_names(old, new))}")
 
 
 def _list_length(type_: pa.DataType) -> int | None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.odf.hashes import logical_hash
+from kartosql.text.types import type_name
 
 _DECIMAL, _DATE, _TIME, _TIMESTAMP, _LIST = 6, 7, 8, 9, 11
 _UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -95,7 +96,7 @@ def _leaves(array: pa.Array, above: list[int]) -> Iterator[tuple[pa.Array, list[
 def _tag(type_: pa.DataType) -> bytes:
     t = pa.types
     if isinstance(type_, pa.BaseExtensionType):
-        raise NotCheckable(f"there is no logical hash for {type_}")
+        raise NotCheckable(f"there is no logical hash for {type_name(type_)}")
     if t.is_integer(type_):
         return pack("<HBQ", 1, t.is_signed_integer(type_), type_.bit_width)
     if t.is_floating(type_):
@@ -114,7 +115,7 @@ def _tag(type_: pa.DataType) -> bytes:
     for tag, tests in _SIMPLE.items():
         if any(is_a(type_) for is_a in tests):
             return pack("<H", tag)
-    raise NotCheckable(f"there is no logical hash for {type_}")
+    raise NotCheckable(f"there is no logical hash for {type_name(type_)}")
 
 
 _SIMPLE: dict[int, tuple[Callable[[pa.DataType], bool], ...]] = {

@@ -25,6 +25,7 @@ from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.java import MAGIC, JavaObject, JavaStreamError, parse
 from kartosql.formats.xskipper.segment import Index, Segment
 from kartosql.settings import machine_memory
+from kartosql.text.types import type_name
 
 MAX_WORDS = 1 << 24  # 128 MiB, a thousand times the default
 MAX_HASHES = 1024
@@ -365,7 +366,7 @@ class Filters:
             if pa.types.is_struct(array.type) and array.type.num_fields == 1:
                 array = array.flatten()[0]
             if not pa.types.is_binary(array.type):
-                raise OddCells(f"cells of type {array.type} where filters are expected")
+                raise OddCells(f"cells of type {type_name(array.type)} where filters are expected")
             seen += len(array)
             size += array.nbytes
             if size > MAX_READ:

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of, constant, decimal_of
 from kartosql.predicate.tree import Comparison, Contains, In, IsNull, Leaf, Value, date_of, moment_of, to_float32
+from kartosql.text.types import type_name
 
 Key = int | bytes | Decimal
 _INTEGERS = {"byte", "short", "integer", "long", "tinyint", "smallint", "int", "bigint"}
@@ -363,7 +364,7 @@ def keys_of(array: pa.Array, type_: ColumnType) -> pa.Array:
     family, arrow = type_.family, array.type
     if family in ("string", "binary"):
         if not (pa.types.is_string(arrow) or pa.types.is_binary(arrow)):
-            raise OddCells(f"values of type {arrow} where {family} is expected")
+            raise OddCells(f"values of type {type_name(arrow)} where {family} is expected")
         try:
             array.validate(full=True)  # text from strangers may be no UTF-8
         except pa.ArrowInvalid as e:
@@ -371,11 +372,11 @@ def keys_of(array: pa.Array, type_: ColumnType) -> pa.Array:
         return array.cast(pa.binary())
     if family == "decimal":
         if not pa.types.is_decimal(arrow) or (arrow.precision, arrow.scale) != (type_.precision, type_.scale):
-            raise OddCells(f"values of type {arrow} where a decimal is expected")
+            raise OddCells(f"values of type {type_name(arrow)} where a decimal is expected")
         return array
     if family in ("float", "double"):
         if not pa.types.is_floating(arrow):
-            raise OddCells(f"values of type {arrow} where {family} is expected")
+            raise OddCells(f"values of type {type_name(arrow)} where {family} is expected")
         # As integers of the same order: NaN is greatest, and both zeros are one.
         array = array.cast(pa.float64())
         array = pc.if_else(pc.equal(array, _ZERO), _ZERO, array)
@@ -388,7 +389,7 @@ def keys_of(array: pa.Array, type_: ColumnType) -> pa.Array:
         "timestamp": lambda t: pa.types.is_timestamp(t) and t.unit in ("us", "ms", "s"),
     }
     if family not in tests or not tests[family](arrow):
-        raise OddCells(f"values of type {arrow} where {family} is expected")
+        raise OddCells(f"values of type {type_name(arrow)} where {family} is expected")
     try:
         if family == "date":
             array = array.view(pa.int32())
@@ -540,7 +541,7 @@ def flags(rows: pa.Array, count: int) -> pa.BooleanArray:
 def values_of(lists: pa.Array, type_: ColumnType, *, is_legacy: bool) -> Values:
     """Return the values in a column of lists; raises OddCells."""
     if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
-        raise OddCells(f"cells of type {lists.type} where lists are expected")
+        raise OddCells(f"cells of type {type_name(lists.type)} where lists are expected")
     keys = keys_of(lists.flatten(), type_)
     rows = pc.list_parent_indices(lists)
     old = is_old(keys, type_) if is_legacy else None

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from kartosql.formats.arrays import array_of, constant
 from kartosql.formats.xskipper.bloom import numpy_or_none
 from kartosql.formats.xskipper.domain import OddCells
+from kartosql.text.types import type_name
 
 SIZE = 3  # bytes of a piece
 END = b"\xff"
@@ -136,7 +137,7 @@ def may_hold(cells: pa.Array, wanted: Sequence[frozenset[int]], alive: Sequence[
     NULL may hold everything. Raises OddCells for cells that are no sets.
     """
     if not pa.types.is_binary(cells.type):
-        raise OddCells(f"cells of type {cells.type} where pieces are expected")
+        raise OddCells(f"cells of type {type_name(cells.type)} where pieces are expected")
     _, offsets, buffer = cells.buffers()
     places = memoryview(offsets).cast("B").cast("i")[cells.offset : cells.offset + len(cells) + 1]
     data = memoryview(buffer if buffer is not None else b"").cast("B")

@@ -13,6 +13,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.xskipper.kinds import MIN_MAX, IndexSpec, schema_field, spark_name
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, parts_of, spelled
 from kartosql.formats.xskipper.segment import NEWEST, PARTS, Index
+from kartosql.text.types import type_name
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def layout_for(
             kept = type_
         if kept is None:
             raise UsageError(
-                f"A {spec.name} index cannot be over {spec.column!r}, which is of the type {type_}.",
+                f"A {spec.name} index cannot be over {spec.column!r}, which is of the type {type_name(type_)}.",
                 code="unsupported-type",
                 hint=f"Such an index takes {spec.kind.takes}.",
             )

@@ -19,6 +19,7 @@ from kartosql.errors import FormatError, UsageError, first_line, reraise
 from kartosql.formats.xskipper.domain import ColumnType, OddCells, Values, Vanished, single_values, spark_type
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, OWN, VIRTUAL, spelled
 from kartosql.store import Store
+from kartosql.text.types import type_name
 
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 SPARK_VERSION = "org.apache.spark.version"
@@ -403,7 +404,7 @@ class Segment:
         if pa.types.is_struct(array.type) and array.type.num_fields == 1:
             array = array.flatten()[0]
         if not pa.types.is_binary(array.type):
-            raise OddCells(f"cells of type {array.type} where objects are expected")
+            raise OddCells(f"cells of type {type_name(array.type)} where objects are expected")
         return list(array.to_pylist())
 
     def once(self, kind: str, column: str, make: Callable[[], _T]) -> _T | None:

@@ -13,6 +13,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.store import Store
 from kartosql.tables.statistics import ColumnBounds
+from kartosql.text.types import type_name
 
 MAX_BOUND = 64  # characters of a text; longer ones are not told
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -86,7 +87,7 @@ def per_file(known: ColumnBounds, files: Sequence[int]) -> dict[int, FileBounds]
 def refused(name: str, column: str, type_: Any, target: str) -> UsageError:
     """Return the error about a column that the format cannot carry."""
     return UsageError(
-        f"{name}: {target} has no type for the column {column!r}, which is {type_}.",
+        f"{name}: {target} has no type for the column {column!r}, which is {type_name(type_)}.",
         code="unsupported-type",
         hint="Publish a dataset without it, or with another type: CREATE DATASET ... AS SELECT CAST(...) ...",
     )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kartosql.engines.duckdb.types import literal as duckdb_literal
-from kartosql.engines.duckdb.types import quote
 from kartosql.engines.spark.portable.functions import render
 from kartosql.engines.spark.types import (
     BOOLEAN,
@@ -25,6 +24,7 @@ from kartosql.engines.spark.types import (
 )
 from kartosql.errors import NotPortable, Span
 from kartosql.formats.arrays import decimal_of
+from kartosql.text.types import quote
 
 Node = dict[str, Any]
 # Evaluates DuckDB expressions; what fails has an exception in place of its value.
