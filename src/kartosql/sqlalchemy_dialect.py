@@ -1,6 +1,7 @@
 """Dialects of SQLAlchemy: ``kartosql:///folder`` or ``kartosql:///s3://bucket/prefix``, over the DB-API module.
 
-``kartosql+flight://:TOKEN@host:port`` asks a server by ADBC, with ``?tls=true`` over TLS.
+``kartosql+flight://:TOKEN@host:port`` asks a server by ADBC, with ``?tls=true`` over TLS, where
+``tls_root_certs=cert.pem`` may name the certificates of who signed.
 
 Statements commit by themselves (isolation level AUTOCOMMIT): commit and rollback do nothing. Options of
 ``kartosql.connect`` stand behind a question mark: ``kartosql:///folder?read_only=true&memory_limit=1GB``.
@@ -9,6 +10,7 @@ Statements commit by themselves (isolation level AUTOCOMMIT): commit and rollbac
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import types
@@ -213,12 +215,14 @@ class KartosqlFlightDialect(KartosqlDialect):
     def create_connect_args(self, url: URL) -> Any:
         """Return the arguments of ADBC's ``connect``; raises ArgumentError for a URL without a host and a port."""
         options = {name: _option(str(value)) for name, value in url.query.items()}
-        if not (url.host and url.port) or url.database or not options.keys() <= {"tls"}:
+        if not (url.host and url.port) or url.database or not options.keys() <= {"tls", "tls_root_certs"}:
             raise ArgumentError("Write kartosql+flight://:TOKEN@host:port, with ?tls=true for TLS.")
-        header = {"adbc.flight.sql.authorization_header": f"Bearer {url.password}"} if url.password else {}
+        given = {"adbc.flight.sql.authorization_header": f"Bearer {url.password}"} if url.password else {}
+        if (path := options.get("tls_root_certs")) is not None:
+            given["adbc.flight.sql.client_option.tls_root_certs"] = Path(path).read_text("ascii")
         scheme = "grpc+tls" if options.get("tls") else "grpc"
         host = f"[{url.host}]" if ":" in url.host else url.host
-        return [f"{scheme}://{host}:{url.port}"], {"db_kwargs": header, "autocommit": True}
+        return [f"{scheme}://{host}:{url.port}"], {"db_kwargs": given, "autocommit": True}
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         """Run a statement, as a prepared one where it has parameters."""

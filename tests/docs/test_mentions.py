@@ -116,7 +116,7 @@ def _options_of_others() -> set[str]:
     ours = {option for text in texts for option in _OPTION.findall(text)}
     pytest_and_pip = {"--timeout", "--hypothesis-profile", "--dist", "--editable"}
     spark_submit = {"--archives", "--master", "--conf"}
-    return ours | pytest_and_pip | spark_submit
+    return ours | pytest_and_pip | spark_submit | {"--cacert"}  # of curl
 
 
 @EVERY_PAGE

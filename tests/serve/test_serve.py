@@ -24,6 +24,7 @@ import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.serve import command, mcp
 from kartosql.serve.command import serve
+from kartosql.serve.http import HttpServer
 from kartosql.serve.service import Client, Service, read_tokens, without_constants
 
 OWNER, GUEST = "token-of-the-owner", "token-of-the-guest"
@@ -479,6 +480,101 @@ def test_damaged_requests_of_http_and_json_rpc_are_errors_and_leave_the_server_a
     assert _ask(server, "POST", "/sql", {"sql": "SELECT 1 AS a"})[1]["rows"] == [[1]]
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:1"}, 200),
+        ({"Host": "[::1]:1", "Origin": "http://127.0.0.1:8080"}, 200),
+        ({"Host": "pages.example"}, 403),
+        ({"Host": "[broken"}, 403),
+        ({"Origin": "https://pages.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_pages_of_other_hosts_may_not_ask_a_server_without_tokens(headers, status):
+    service = SimpleNamespace(tokens=None, client=lambda _: Client("anyone"), tables=lambda _: [])
+    with HttpServer(("127.0.0.1", 0), service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = {"http": f"http://127.0.0.1:{server.server_address[1]}"}
+        assert _ask(address, "GET", "/tables", token=None, **headers)[0] == status
+        assert _ask(address, "GET", "/health", token=None, **headers)[0] == status
+        service.tokens = {}
+        assert _ask(address, "GET", "/tables", token=None, **headers)[0] == 200
+        server.shutdown()
+
+
+def test_requests_that_there_are_not_are_errors_with_a_code(server):
+    assert _ask(server, "HEAD", "/health", token=None) == (200, b"")
+    for method, path, status in (("GET", "/mcp", 405), ("DELETE", "/mcp", 501), ("PUT", "/sql", 501)):
+        found = _ask(server, method, path)
+        assert (found[0], found[1]["error"]["code"]) == (status, "unknown-path" if status == 405 else "invalid-request")
+
+
+def test_the_log_and_the_metrics_tell_what_was_asked_and_read(server):
+    _ask(server, "POST", "/sql", {"sql": "SELECT s AS logged FROM t WHERE k = 7"})
+    _ask(server, "GET", "/explain?sql=SELECT%20s%20AS%20explained%20FROM%20t%20WHERE%20k=7")
+    lines = [json.loads(line) for line in server["log"].read_text().splitlines()]
+    found = {name: next(line for line in lines if name in line["statement"]) for name in ("logged", "explained")}
+    shown = ("who", "asked", "result", "rows", "files")
+    assert [found["logged"].get(name) for name in shown] == ["owner", "rows", "ok", 1, 1]
+    assert [found["explained"].get(name) for name in shown] == ["owner", "report", "ok", None, 1]
+    assert found["logged"]["bytes"] == found["explained"]["bytes"] > 0
+    metrics = dict(line.split() for line in _ask(server, "GET", "/metrics")[1].decode().splitlines() if line[0] != "#")
+    read = [line for line in lines if line["asked"] == "rows"]
+    assert int(metrics["kartosql_bytes_read_total"]) >= sum(line.get("bytes", 0) for line in read) > 0
+
+
+def _by_mcp(server, asked):
+    """Return what a client of MCP's own library is answered."""
+    pytest.importorskip("mcp")
+    import asyncio
+
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
+
+    async def run():
+        async with contextlib.AsyncExitStack() as stack:
+            if isinstance(server, dict):
+                headers = {"Authorization": f"Bearer {OWNER}"}
+                given = await stack.enter_async_context(create_mcp_http_client(headers=headers))
+                streams = streamable_http_client(server["mcp"], http_client=given)
+            else:
+                arguments = ["-m", "kartosql", "serve", str(server), "--stdio"]
+                streams = stdio_client(
+                    StdioServerParameters(command=sys.executable, args=arguments, env={**os.environ})
+                )
+            reader, writer, *_ = await stack.enter_async_context(streams)
+            session = await stack.enter_async_context(ClientSession(reader, writer))
+            hello = await session.initialize()
+            tools = [tool.name for tool in (await session.list_tools()).tools]
+            answers = [await session.call_tool(name, arguments) for name, arguments in asked]
+            return hello.server_info.name, tools, [(a.is_error, json.loads(a.content[0].text)) for a in answers]
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_http", [True, False])
+def test_an_mcp_client_lists_the_tools_and_asks_by_them(server, store, is_http):
+    asked = [
+        ("query", {"sql": "SELECT s FROM t WHERE k = ?", "parameters": [7]}),
+        ("query", {"sql": "SELECT nope FROM t"}),
+        ("describe", {"table": "t"}),
+    ]
+    name, tools, (found, error, columns) = _by_mcp(server if is_http else store, asked)
+    assert (name, tools) == ("kartosql", ["list_tables", "describe", "explain", "query", "advise"])
+    assert (found[0], found[1]["rows"]) == (False, [["x7"]])
+    assert (error[0], error[1]["code"], error[1]["hint"]) == (True, "unknown-column", "Columns: k, p, s.")
+    assert [column["column"] for column in columns[1]] == ["p", "k", "s"]
+
+
+def test_names_of_tables_that_a_token_may_not_see_are_in_no_error(server):
+    for sql in ("SELECT * FROM hiden", "SELECT * FROM hidden2", "DESCRIBE hiddn", "SHOW FILES FROM hidde"):
+        assert "hidden'" not in json.dumps(_ask(server, "POST", "/sql", {"sql": sql}, GUEST)[1]).replace(sql, "")
+
+
 def test_slow_clients_hold_up_no_other(server):
     host, port = server["http"].removeprefix("http://").split(":")
     with contextlib.ExitStack() as stack:
@@ -583,3 +679,10 @@ def test_certificates_are_those_of_http_and_flight(store, tmp_path):
         options = {"adbc.flight.sql.client_option.tls_root_certs": cert.read_text()}
         with dbapi.connect(lines["flight"], db_kwargs=options, autocommit=True) as con, con.cursor() as cursor:
             assert _all(cursor, "SELECT s FROM t WHERE k = 7") == [("x7",)]
+        sa = pytest.importorskip("sqlalchemy")
+        sa.dialects.registry.register("kartosql.flight", "kartosql.sqlalchemy_dialect", "KartosqlFlightDialect")
+        url = lines["flight"].replace("grpc+tls://", "kartosql+flight://")
+        engine = sa.create_engine(f"{url}?tls=true&tls_root_certs={cert}")
+        with engine.connect() as con:
+            assert con.execute(sa.text("SELECT s FROM t WHERE k = 7")).fetchall() == [("x7",)]
+        engine.dispose()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
-import ipaddress
 import os
 import select
 import signal
@@ -17,7 +16,7 @@ from typing import Any, TextIO
 
 from kartosql.errors import UsageError
 from kartosql.opening import connect
-from kartosql.serve.service import Service, read_tokens
+from kartosql.serve.service import Service, is_loopback, read_tokens
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +44,7 @@ def serve(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or Ctrl-C; raises ``invalid-argument`` and what opening the store raises."""
     given = parser().parse_args(arguments)
     tokens = None if given.token_file is None else read_tokens(given.token_file)
-    if tokens is None and not _is_loopback(given.host) and not given.stdio:
+    if tokens is None and not is_loopback(given.host) and not given.stdio:
         raise UsageError(f"{given.host} can be reached by others.", hint="Give --token-file, or listen on 127.0.0.1.")
     if (given.tls_cert is None) != (given.tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together.")
@@ -67,7 +66,7 @@ def serve(arguments: Sequence[str]) -> int:
 
             serve_stdio(Service(connection, None, log), sys.stdin, sys.stdout)
             return 0
-        service = Service(connection, tokens, log)
+        service = Service(connection, tokens, log, given.workers)
         certificates = None if given.tls_cert is None else (given.tls_cert, given.tls_key)
         ends = [signal.SIGTERM, signal.SIGINT]
         signals = stack.enter_context(_signals(ends if tokens is None else [*ends, signal.SIGHUP]))
@@ -153,13 +152,6 @@ def _flight(location: str, service: Service, certificates: tuple[str, str] | Non
         return FlightServer(location, service, certificates)
     except OSError as e:
         raise UsageError(f"Flight SQL cannot listen on {location}: {e}") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextlib.contextmanager

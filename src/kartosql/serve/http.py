@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kartosql.errors import KartosqlError, LimitError, StoreError, UsageError
 from kartosql.serve import mcp
-from kartosql.serve.service import Client, Refused, Service, json_rows, parameters_of
+from kartosql.serve.service import Client, Refused, Service, is_loopback, json_rows, parameters_of
 
 MAX_BODY = 8_000_000
 SLOW = 30.0  # seconds in which a client has to send the rest of a request, or take a part of the answer ...
@@ -82,9 +82,16 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.answers(self):
             self._answer("GET")
 
+    do_HEAD = do_GET  # noqa: N815
+
     def do_POST(self) -> None:
         with self.server.answers(self):
             self._answer("POST")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is no HTTP, or of a method that there is not, as any other error."""
+        self.close_connection = True
+        self._error(UsageError(message or "This is no request of HTTP.", code="invalid-request"), code)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
         """Say nothing, as the log of the service has the statements."""
@@ -92,6 +99,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, method: str) -> None:
         url = urlsplit(self.path)
         try:
+            if self._is_foreign():
+                self.close_connection = True
+                hint = "Ask by the address that it printed, or give it --token-file."
+                self._error(UsageError("Only this machine may ask the server.", code="not-allowed", hint=hint), 403)
+                return
             body = self._body() if method == "POST" else b""
             if method == "GET" and url.path in ("/", "/health"):
                 self._open(url.path)
@@ -102,6 +114,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(e)
         except (ConnectionError, TimeoutError):
             self.close_connection = True
+
+    def _is_foreign(self) -> bool:
+        """Return whether a page of another host asks, which a browser lets it where a server needs no token."""
+        if self.server.service.tokens is not None:
+            return False
+        host, origin = self.headers.get("Host"), self.headers.get("Origin")
+        asked = ([] if host is None else [f"//{host}"]) + ([] if origin is None else [origin])
+        return not all(is_loopback(_host_of(url)) for url in asked)
 
     def _open(self, path: str) -> None:
         if path == "/health":
@@ -118,6 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "POST", "/mcp":
                 answer = mcp.respond(service, client, _json(body))
                 self._send(202 if answer is None else 200, b"" if answer is None else json.dumps(answer).encode())
+            case "GET", "/mcp":  # a stream of messages, which the protocol lets a server not have
+                self._error(UsageError("Messages are sent by POST.", code="unknown-path"), 405)
             case "GET", "/explain":
                 self._send_json(service.explain(client, query.get("sql", "")).to_dict())
             case "GET", "/tables":
@@ -174,8 +196,15 @@ class _Handler(BaseHTTPRequestHandler):
         if status == 401:
             self.send_header("WWW-Authenticate", "Bearer")
         self.end_headers()
-        for at in range(0, len(content), CHUNK):  # each within the time
+        for at in range(0, len(content) if self.command != "HEAD" else 0, CHUNK):  # each within the time
             self.wfile.write(memoryview(content)[at : at + CHUNK])
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _json(body: bytes) -> Any:

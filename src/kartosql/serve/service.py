@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import ipaddress
 import json
 import re
 import threading
@@ -21,6 +22,7 @@ from kartosql.errors import KartosqlError, LimitError, UsageError
 from kartosql.plan.bind import Parameters
 from kartosql.render.values import jsons
 from kartosql.result import Query
+from kartosql.serve.turns import Turns
 from kartosql.settings import parse_size
 from kartosql.untrusted import Cancelled, UntrustedConnection, WorkerReport
 
@@ -130,13 +132,28 @@ def _fail() -> Any:
     raise ValueError
 
 
+def is_loopback(host: str | None) -> bool:
+    """Return whether a host is this machine, which no other reaches by it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
 class Service:
-    """Statements of clients over one store. ``log`` gets a line of JSON for each, without its constants."""
+    """Statements of clients over one store, ``workers`` at a time.
+
+    ``log`` gets a line of JSON for each, without its constants.
+    """
 
     def __init__(
-        self, connection: UntrustedConnection, tokens: Mapping[str, Client] | None = None, log: TextIO | None = None
+        self,
+        connection: UntrustedConnection,
+        tokens: Mapping[str, Client] | None = None,
+        log: TextIO | None = None,
+        workers: int = 1,
     ) -> None:
-        self._connection, self.tokens, self._log = connection, tokens, log
+        self._connection, self.tokens, self._log, self._turns = connection, tokens, log, Turns(workers)
         self._anyone = Client("anyone")
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -163,10 +180,9 @@ class Service:
 
         The statement is stopped when ``is_cancelled`` says so.
         """
-        with self._account(client, sql) as done:
+        with self._account(client, sql, is_cancelled=is_cancelled) as done:
             found = self._connection.answer(client.request(sql, parameters), is_cancelled)
-            report = found.report
-            done |= {"rows": len(found), "files": report.files_selected if report else None}
+            done |= {"rows": len(found), **_selected(found.report)}
             if client.rows is not None and len(found) > client.rows:
                 message = f"The statement has more than {client.rows:,} rows, the budget of this token."
                 raise LimitError(message, hint="Narrow the conditions, or say LIMIT.")
@@ -174,26 +190,30 @@ class Service:
 
     def describe(self, client: Client, sql: str, parameters: Parameters = None) -> Query:
         """Return the columns of a statement, and no row."""
-        with self._account(client, sql):
+        with self._account(client, sql, "columns"):
             return self._connection.answer({**client.request(sql, parameters), "describe": True})
 
     def explain(self, client: Client, sql: str, parameters: Parameters = None) -> WorkerReport:
         """Return what a SELECT would read and why."""
-        with self._account(client, sql):
-            return self._connection.report(client.request(sql, parameters))
+        with self._account(client, sql, "report") as done:
+            report = self._connection.report(client.request(sql, parameters))
+            done |= _selected(report)
+            return report
 
     def tables(self, client: Client) -> list[tuple[str, str]]:
         """Return names and kinds of the tables that a client may see."""
         return [(str(name), str(kind)) for name, kind in self.query(client, "SHOW TABLES").rows()]
 
     @contextlib.contextmanager
-    def _account(self, client: Client, sql: str) -> Iterator[dict[str, Any]]:
-        done: dict[str, Any] = {}
+    def _account(
+        self, client: Client, sql: str, asked: str = "rows", is_cancelled: Cancelled = lambda: False
+    ) -> Iterator[dict[str, Any]]:
+        done: dict[str, Any] = {"asked": asked}
         started, code = time.monotonic(), "ok"
         with self._lock:
             self._active += 1
         try:
-            with client.at_work():
+            with client.at_work(), self._turns.taken(is_cancelled):
                 yield done
         except KartosqlError as e:
             code = e.code
@@ -206,8 +226,8 @@ class Service:
             self._active -= 1
             self._counts["statements", code] += 1
             self._counts["milliseconds", ""] += round(seconds * 1000)
-            self._counts["rows", ""] += done.get("rows") or 0
-            self._counts["files", ""] += done.get("files") or 0
+            for what in ("rows", "files", "bytes") if done["asked"] == "rows" else ():
+                self._counts[what, ""] += done.get(what) or 0
             if self._log is not None:
                 text = without_constants(sql)[:MAX_SHOWN] if isinstance(sql, str) else ""
                 line = {"time": round(time.time(), 3), "who": client.name, "statement": text, "result": code}
@@ -223,12 +243,25 @@ class Service:
             for (what, code), count in sorted(counts.items())
             if what == "statements"
         ]
-        for name, key, scale in (("seconds", "milliseconds", 0.001), ("rows", "rows", 1), ("files_read", "files", 1)):
+        for name, key, scale in (
+            ("seconds", "milliseconds", 0.001),
+            ("rows", "rows", 1),
+            ("files_read", "files", 1),
+            ("bytes_read", "bytes", 1),
+        ):
             lines += [
                 f"# TYPE kartosql_{name}_total counter",
-                f"kartosql_{name}_total {counts.get((key, ''), 0) * scale:g}",
+                f"kartosql_{name}_total {round(counts.get((key, ''), 0) * scale, 3)}",
             ]
         return "\n".join([*lines, "# TYPE kartosql_active gauge", f"kartosql_active {active}", ""])
+
+
+def _selected(report: Any) -> dict[str, Any]:
+    """Return how many files a statement selected, and their bytes; nothing where it has no report."""
+    if report is None:
+        return {}
+    parts = [part for scan in report["scans"] for part in scan["datasets"]]
+    return {"files": report.files_selected, "bytes": sum(part["bytes_selected"] or 0 for part in parts)}
 
 
 def without_constants(sql: str) -> str:

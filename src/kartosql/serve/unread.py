@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
@@ -16,6 +17,7 @@ SECONDS = 30.0  # in which a client has to take the next piece
 BYTES = 1_000_000_000  # of all results that are held; one alone may have more
 OPEN = 1_000  # results of a client, as each takes a thread until it is read or its client goes away
 PIECE = 1_000_000  # bytes that are sent at a time, and are held as long as a client reads nothing
+_NUMBERS = itertools.count()
 
 
 class Unread:
@@ -49,7 +51,7 @@ class Unread:
 
     def drop(self) -> None:
         """Drop results that were not read for too long, and from the one unread the longest what is too much."""
-        held = sorted((sent for sent in list(self._sent) if sent.bytes), key=lambda sent: sent.at)
+        held = sorted((sent for sent in list(self._sent) if sent.bytes), key=lambda sent: (sent.at, sent.number))
         total = sum(sent.bytes for sent in held)
         for sent in held:
             if self.clock() - sent.at > self._seconds:
@@ -71,7 +73,7 @@ class _Sent:
     """An iterator of the pieces of one result."""
 
     def __init__(self, table: pa.Table, client: object, clock: Callable[[], float]) -> None:
-        self.client, self.bytes, self._clock = client, table.nbytes, clock
+        self.client, self.bytes, self.number, self._clock = client, table.nbytes, next(_NUMBERS), clock
         self.at = clock()  # when it was read for the last time
         self._table: pa.Table | None = table
         self._sent = 0
