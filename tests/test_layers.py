@@ -74,7 +74,7 @@ def test_what_is_imported_is_declared():
     groups = PROJECT["project"]["optional-dependencies"]
     users = [text for name, texts in groups.items() if name not in ("dev", "docs", "benchmarks") for text in texts]
     declared = {re.split(r"[^\w.-]", text)[0].lower() for text in [*PROJECT["project"]["dependencies"], *users]}
-    named_otherwise = {"_duckdb": "duckdb", "yaml": "pyyaml", "ipython": "ipython"}
+    named_otherwise = {"_duckdb": "duckdb", "yaml": "pyyaml", "ipython": "ipython", "ibis": "ibis-framework"}
     named_otherwise["adbc_driver_flightsql"] = "adbc-driver-flightsql"
     known = {*sys.stdlib_module_names, "kartosql"}
     undeclared = {
