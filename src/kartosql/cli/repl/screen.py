@@ -174,10 +174,10 @@ class Screen:
         text = escaped_lines(text).replace("\n", " ")
         while width(text) > self.columns - 1:
             text = text.rpartition(" · ")[0] or text[:-1]
+        self._status = True  # before it is written, as Ctrl-C may come meanwhile
         with suppress(OSError, UnicodeEncodeError):
             self.out.write(_CLEAR + self.paint("note", text))
             self.out.flush()
-        self._status = True
 
     def clear_status(self) -> None:
         """Take that line away."""
