@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import builders
@@ -17,8 +18,8 @@ from kartosql.engines.duckdb import lookups as module
 from kartosql.engines.duckdb import sorted_index
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.lookups import compared
 from kartosql.engines.duckdb.runtime import Instance
+from kartosql.engines.duckdb.sorted_index import compared
 from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -115,6 +116,36 @@ def reckoning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST", 8)
     monkeypatch.setattr(module, "FREE_USES", 1_000)
     monkeypatch.setattr(module, "SMALL_INDEX_BYTES", 0)
+
+
+@pytest.mark.parametrize("texts", [False, True], ids=["integers", "texts"])
+def test_the_first_lookups_of_a_new_index_file_read_the_row_groups_that_may_have_the_values(
+    make: Callable[..., Indexed], monkeypatch: pytest.MonkeyPatch, texts: bool
+) -> None:
+    monkeypatch.setattr(sorted_index, "FIRST_LOOKS", 1_000)
+    monkeypatch.setattr(sorted_index, "LARGE_BYTES", 0)
+    values: list[list[Any]] = [[n for n in found if n % 3] for found in _scattered(60)]
+    if texts:
+        values = [[f"é{n:04}" for n in found] for found in values]
+    one = make(values, pa.string() if texts else pa.int64(), 50)
+    read: list[int] = []
+    some = pq.ParquetFile.read_row_groups
+
+    def noted(file: pq.ParquetFile, numbers: list[int], columns: list[str]) -> pa.Table:
+        read.extend(numbers)
+        return some(file, numbers, columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noted)
+    for number in (*range(0, VALUES, 97), 1, VALUES - 1, VALUES + 5):
+        value, other = (f"'é{n:04}'" if texts else f"{n}" for n in (number, 1))
+        for predicate in (f"v = {value}", f"v IN ({value}, {value}, {other})"):
+            read.clear()
+            assert one.find(predicate).files == one.matching(predicate)
+            assert len(read) <= 2
+    assert not one.planner.structures._of(one.table).indices
+    monkeypatch.setattr(sorted_index, "FIRST_LOOKS", 0)
+    assert one.find("v = 'é0001'" if texts else "v = 1").files == one.matching("v = 'é0001'" if texts else "v = 1")
+    assert one.planner.structures._of(one.table).indices
 
 
 def _scattered(each: int = 400) -> list[list[int]]:

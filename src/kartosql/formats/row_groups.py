@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from kartosql.parquet import END, GROUPS_FOLLOW, MAGIC, MAX_DEPTH, ROWS_FOLLOW, Reader, footer_of, schema_bytes
+import pyarrow as pa
+
+from kartosql.parquet import (
+    DAMAGE,
+    END,
+    GROUPS_FOLLOW,
+    MAGIC,
+    MAX_DEPTH,
+    ROWS_FOLLOW,
+    FooterLayout,
+    Reader,
+    decoder,
+    footer_of,
+    schema_bytes,
+)
 
 # Fields of a row group by the depth of their struct: where something lies, and what is not copied, namely the places of
 # page indexes and Bloom filters, and keys.
@@ -99,6 +114,24 @@ def cut(data: bytes) -> Cut:
         raise ValueError("it is damaged")
     end = len(data) - len(footer) - END
     return Cut(head, [reader.group(data, end) for _ in range(count)], footer[reader.at :])
+
+
+def lows(data: bytes, column: str, type_: pa.DataType) -> list[Any] | None:
+    """Return the least value of a column in each row group of a file.
+
+    None unless those of each are above all before, and not NULL.
+    """
+    footer = footer_of(data) or b""
+    try:
+        layout = FooterLayout(schema_bytes(footer) or b"")
+        leaf = layout.leaf(column)
+        decode = decoder(leaf, type_)
+        found = layout.groups(footer, column.encode(), leaf, decode) if decode is not None else None
+    except DAMAGE:
+        return None
+    if not found or any(g.low is None or g.nulls for g in found) or any(a.high >= b.low for a, b in pairwise(found)):
+        return None
+    return [g.low for g in found]
 
 
 def joined(parts: Cut) -> Iterator[bytes | memoryview]:

@@ -150,6 +150,10 @@ def _partitions(
         order = _order(labels, len(old), removed, change.positions)
         labels = tuple([labels[at] for at in order])
         columns = {table: tuple([column[at] for at in order]) for table, column in columns.items()}
+        if document.stored is not None and columns.keys() == {table := document.stored.table}:
+            spliced = document.stored.changed(removed, change.added, change.positions, (labels, columns[table]))
+            if spliced is not None:
+                return spliced.texts[0], {table: spliced.texts[1]}
     return labels, {table: column for table, column in columns.items() if any(key is not None for key in column)}
 
 

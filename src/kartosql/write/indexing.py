@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError, reraise
+from kartosql.formats import row_groups
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import normalise
-from kartosql.parquet import DAMAGE, FooterLayout, decoder, footer_of, schema_bytes
 from kartosql.store import Store
 from kartosql.text.types import in_sql_names
 from kartosql.write.layout import SortedRuns, SpillingSorter, changed
@@ -399,18 +399,8 @@ class StoredIndex:
         return self._read(lambda: self._file.read_row_groups(numbers)).replace_schema_metadata()
 
     def lows(self) -> list[Any] | None:
-        """Return the least value of each row group; None unless those of each are above all before, and not NULL."""
-        footer = footer_of(self.data) or b""
-        try:
-            layout = FooterLayout(schema_bytes(footer) or b"")
-            leaf = layout.leaf(self._column)
-            decode = decoder(leaf, self.schema.types[0])
-            found = layout.groups(footer, self._column.encode(), leaf, decode) if decode is not None else None
-        except DAMAGE:
-            return None
-        if not found or any(g.low is None or g.nulls for g in found):
-            return None
-        return None if any(a.high >= b.low for a, b in pairwise(found)) else [g.low for g in found]
+        """Return the least value of each row group, see ``row_groups.lows``."""
+        return row_groups.lows(self.data, self._column, self.schema.types[0])
 
     def _read(self, call: Callable[[], Any]) -> Any:
         try:

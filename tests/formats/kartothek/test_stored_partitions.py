@@ -45,6 +45,48 @@ def sizes(request, monkeypatch):
 
 
 @MANY
+@given(st.data(), partitions, st.lists(partitions, min_size=1, max_size=3))
+def test_partitions_that_go_and_those_in_their_place_are_cut_as_encoding_does_it(sizes, data, found, changes):
+    try:
+        made = parsed(found)
+    except FormatError:
+        return
+    for added in changes:
+        labels = list(made.labels)
+        removed = data.draw(st.frozensets(st.sampled_from(labels), max_size=3) if labels else st.just(frozenset()))
+        places = st.sampled_from([*labels, "nowhere"])
+        positions = data.draw(st.dictionaries(st.sampled_from(sorted(added)), places) if added else st.just({}))
+        change = Change("u", "test", added={k: v for k, v in added.items() if k not in labels}, positions=positions)
+        expected = encode(apply(plain(made), change, removed, "now"))
+        after = apply(made, change, removed, "now")
+        store = Store("memory://stored-partitions")
+        store.delete([KEY])
+        made = swap(store, after, None).document
+        written = store.read(KEY)
+        assert json.loads(written) == json.loads(expected)
+        assert written == expected or not written.isascii()
+        for texts in (made.labels, *made.files.values()):
+            assert digest_of(texts) == digest_of(tuple(texts))
+
+
+def test_a_partition_is_cut_out_without_the_others_being_encoded(monkeypatch):
+    found = parsed(
+        {f"p={n}/x": {"files": f"u/files/p={n}/x.parquet"} for n in range(40)} | {"files": {"files": "u/files/f"}}
+    )
+    change = Change("u", "t", added={"new": {"files": "u/files/new"}}, positions={"new": "p=7/x"})
+    after = apply(found, change, frozenset({"p=7/x", "files", "p=0/x"}), "now")
+    assert after.stored is not None
+    assert list(after.labels) == [*(f"p={n}/x" for n in range(1, 7)), "new", *(f"p={n}/x" for n in range(8, 40))]
+    monkeypatch.setattr("kartosql.write.document._partitions", None)
+    store = Store("memory://stored-partitions")
+    store.delete([KEY])
+    swap(store, after, None)
+    read = read_raw(store, "u").document
+    assert (list(read.labels), list(read.files["files"])) == (list(after.labels), list(after.files["files"]))
+    assert apply(found, change, frozenset(found.labels) - {"p=7/x"}, "now").stored is None  # too many
+
+
+@MANY
 @given(partitions, st.lists(partitions, min_size=1, max_size=3))
 def test_added_partitions_stand_where_encoding_puts_them(sizes, found, changes):
     try:

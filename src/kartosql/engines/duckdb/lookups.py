@@ -7,7 +7,7 @@ import math
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,14 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.base import RowRequest
-from kartosql.engines.duckdb.sorted_index import Ordered, Portions
+from kartosql.engines.duckdb.sorted_index import Ordered, Portions, compared, in_order, listed
 from kartosql.engines.duckdb.types import fits, literal, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
-from kartosql.formats.sorted_values import SortedValues, Span
 from kartosql.indexes.index import Candidates, Files, ValueCondition
 from kartosql.memo import memoized
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
-from kartosql.predicate.tree import Comparison, In, Predicate, Value
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import FileTable
 from kartosql.text.report import counted
@@ -502,42 +500,6 @@ def _invalid(key: str | None, reason: str) -> FormatError:
     return FormatError(f"{key}: {reason}", code="invalid-index", hint="Build the index again.")
 
 
-def _plainly(value: Value, type_: pa.DataType) -> Any:
-    """Return an integer of up to 18 digits beside integers, or a text beside texts; None for all other constants."""
-    if pa.types.is_string(type_):
-        return value.value if value.kind in ("string", "text") else None
-    found = value.value if pa.types.is_integer(type_) and value.kind == "integer" else None
-    return found if isinstance(found, int) and abs(found) < 10**18 else None
-
-
-def compared(predicate: Predicate, type_: pa.DataType) -> tuple[str, Any]:
-    """Return how a predicate like ``v < 5`` compares a column of integers or texts with such a constant, and that.
-
-    Integers have up to 18 digits. The operator is empty for all other predicates.
-    """
-    if isinstance(predicate, Comparison) and len(predicate.path) == 1:
-        value = _plainly(predicate.value, type_)
-        if value is not None:
-            return predicate.op, value
-    return "", None
-
-
-def in_order(predicate: Predicate, type_: pa.DataType) -> Callable[[SortedValues], list[Span]] | None:
-    """Return what tells where values stand for which a predicate is TRUE; None for all that only the engine evaluates.
-
-    ``type_`` is that of the values, integers or texts.
-    """
-    if isinstance(predicate, In) and len(predicate.path) == 1 and not predicate.negated:
-        values = [_plainly(v, type_) for v in predicate.values or ()]
-        return None if not values or None in values else lambda index: index.among(values)
-    op, value = compared(predicate, type_)
-    if op == "=":
-        return lambda index: index.equal(value)
-    if op in ("<", "<="):
-        return lambda index: index.between(None, value, without_high=op == "<")
-    return (lambda index: index.between(value, without_low=op == ">")) if op in (">", ">=") else None
-
-
 @dataclass
 class Lookup:
     """One condition, looked up in the index of one column.
@@ -568,7 +530,7 @@ class Lookup:
 
     def files(self) -> Candidates:
         """Return the files with a value of the column for which the predicate may be TRUE."""
-        if (found := self._in_order()) is not None:
+        if (found := self._in_order() or self._near()) is not None:
             return found
         index = self._index
         if pa.types.is_binary(index.index.type):
@@ -594,6 +556,12 @@ class Lookup:
         except ValueError:  # somebody damaged what was kept
             ordered.values = None
             return None
+
+    def _near(self) -> Candidates | None:
+        """Look into the few row groups of a new file that may have the values."""
+        values = listed(self._asked.says, self._table.indices[self._column].type) if self._search is not None else []
+        found = self._structures.ordered(self._table, self._column).near(values) if values else None
+        return Candidates(found) if found is not None else None
 
     def _found(self) -> Candidates:
         index = self._index

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -15,8 +18,10 @@ from kartosql.engines.duckdb.replay import INDEX, cache_key
 from kartosql.errors import KartosqlError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.snapshot import SETTLED_NS
-from kartosql.formats.sorted_values import Collected, SortedValues
+from kartosql.formats.row_groups import lows
+from kartosql.formats.sorted_values import Collected, SortedValues, Span
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
+from kartosql.predicate.tree import Comparison, In, Predicate, Value
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -31,6 +36,8 @@ BATCH_PAIRS = 500_000
 _BROKEN = (pa.ArrowException, OSError, ValueError)
 _KINDS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32)
 LABELS_AT_ONCE = 10_000
+# Lookups in an index file of so many bytes for which row groups of it are read; a smaller one is soon read as a whole.
+FIRST_LOOKS, LARGE_BYTES = 2, 500_000
 WANTED = "wanted1"  # the kind of entries for values that a process asked for
 
 
@@ -48,6 +55,7 @@ class Ordered:
         self._store, self._index, self._cache = store, index, cache
         self._labels, self._files = table.labels, len(table.files)  # not the table, which is kept as long as it is used
         self._coming: tuple[Portions, Collected] | None = None
+        self._looked = 0
         is_searched = pa.types.is_integer(index.type) or pa.types.is_string(index.type)
         if index.key is None or not store.is_local or not is_searched:
             return
@@ -68,6 +76,35 @@ class Ordered:
         with contextlib.suppress(ValueError):  # of an entry that is none
             if buffers:
                 self.values, self.is_kept = SortedValues.of(buffers, self._files), True
+
+    def near(self, values: Sequence[int | str]) -> frozenset[int] | None:
+        """Return the files of some values, read from the row groups that may hold them; None unless it pays.
+
+        That is where the file is new, as after a commit, and Arrow's reader is there, which takes long to import.
+        """
+        if not self.may_come or self._looked >= FIRST_LOOKS or "pyarrow.parquet" not in sys.modules:
+            return None
+        self._looked += 1
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        column, type_ = self._index.column, self._index.type
+        try:
+            path = Path(self._path)
+            data = path.read_bytes() if path.stat().st_size >= LARGE_BYTES else b""
+            lowest = lows(data, column, type_)
+            if lowest is None:
+                return None
+            with pq.ParquetFile(pa.BufferReader(data)) as file:
+                _leaf_of_labels(file, column, type_)
+                numbers = sorted({bisect_right(lowest, value) - 1 for value in values} - {-1})
+                table = file.read_row_groups(numbers, [column, LABELS])
+            found = table.filter(pc.is_in(table.column(0), array_of(list(values), table.schema.types[0])))
+        except (*_BROKEN, OverflowError):
+            return None
+        labels = set(pc.list_flatten(found.column(1)).to_pylist())
+        self._store.counter.add("reads", self._index.key or "", len(data))
+        return frozenset(n for n, label in enumerate(self._labels) if label in labels)
 
     def was_wanted(self) -> bool:
         """Return whether an earlier process asked for the values; note that this one does."""
@@ -201,3 +238,45 @@ def _leaf_of_labels(file: pq.ParquetFile, column: str, type_: pa.DataType) -> st
     if not (both_text or any(kind(type_) and kind(stored) for kind in _KINDS)):
         raise ValueError("another type")
     return str(found[0])
+
+
+def _plainly(value: Value, type_: pa.DataType) -> Any:
+    """Return an integer of up to 18 digits beside integers, or a text beside texts; None for all other constants."""
+    if pa.types.is_string(type_):
+        return value.value if value.kind in ("string", "text") else None
+    found = value.value if pa.types.is_integer(type_) and value.kind == "integer" else None
+    return found if isinstance(found, int) and abs(found) < 10**18 else None
+
+
+def compared(predicate: Predicate, type_: pa.DataType) -> tuple[str, Any]:
+    """Return how a predicate like ``v < 5`` compares a column of integers or texts with such a constant, and that.
+
+    Integers have up to 18 digits. The operator is empty for all other predicates.
+    """
+    if isinstance(predicate, Comparison) and len(predicate.path) == 1:
+        value = _plainly(predicate.value, type_)
+        if value is not None:
+            return predicate.op, value
+    return "", None
+
+
+def listed(predicate: Predicate, type_: pa.DataType) -> list[Any]:
+    """Return the integers or texts of which a value has to be one for the predicate to be TRUE; none for others."""
+    if isinstance(predicate, In) and len(predicate.path) == 1 and not predicate.negated:
+        values = [_plainly(v, type_) for v in predicate.values or ()]
+        return [] if None in values else values
+    op, value = compared(predicate, type_)
+    return [value] if op == "=" else []
+
+
+def in_order(predicate: Predicate, type_: pa.DataType) -> Callable[[SortedValues], list[Span]] | None:
+    """Return what tells where values stand for which a predicate is TRUE; None for all that only the engine evaluates.
+
+    ``type_`` is that of the values, integers or texts.
+    """
+    if values := listed(predicate, type_):
+        return lambda index: index.among(values)
+    op, value = compared(predicate, type_)
+    if op in ("<", "<="):
+        return lambda index: index.between(None, value, without_high=op == "<")
+    return (lambda index: index.between(value, without_low=op == ">")) if op in (">", ">=") else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import pyarrow as pa
@@ -99,9 +99,8 @@ class StoredPartitions:
         if not added:
             return self
         labels, keys = tuple(added), tuple(files.get(self.table, '"') for files in added.values())
-        new = [json.dumps({label: {"files": dict(files)}})[1:-1] for label, files in added.items()]
-        plain = "".join(map('"{}": {{"files": {{"{}": "{}"}}}}'.format, labels, (self.table,) * len(new), keys))
-        if "".join(new) != plain or plain.count('"') != 8 * len(new) or "\\" in plain or self._holds_any(labels):
+        new = self._entries(added)
+        if new is None:
             return None
         data, start, end, more = self._place
         more += "".join(map(", ".__add__, new)).encode()
@@ -115,6 +114,56 @@ class StoredPartitions:
         for which, texts in enumerate((labels, keys)):
             if self._hashed[which] is not None:
                 made._hashed[which] = _hashed(texts, self._hashed[which])
+        return made
+
+    def _entries(self, added: Mapping[str, Mapping[str, str]]) -> list[str] | None:
+        """Return the texts of partitions; None if they are not of this form, or there already."""
+        keys = [files.get(self.table, '"') for files in added.values()]
+        new = [json.dumps({label: {"files": dict(files)}})[1:-1] for label, files in added.items()]
+        plain = "".join(map('"{}": {{"files": {{"{}": "{}"}}}}'.format, added, (self.table,) * len(new), keys))
+        if "".join(new) != plain or plain.count('"') != 8 * len(new) or "\\" in plain or self._holds_any(tuple(added)):
+            return None
+        return new
+
+    def changed(
+        self,
+        removed: Set[str],
+        added: Mapping[str, Mapping[str, str]],
+        positions: Mapping[str, str],
+        columns: tuple[tuple[str, ...], tuple[str | None, ...]],
+    ) -> StoredPartitions | None:
+        """Return these partitions without some, and with others before the labels at their ``positions``, or last.
+
+        ``columns`` are labels and keys then. None for many, and for those of another form.
+        """
+        places: dict[str, list[str]] = {label: [] for label in (*removed, *positions.values())}
+        data, start, end, more = self._place
+        is_small = len(places) <= _FOUND_ONE_BY_ONE and end - start + len(more) <= KEPT_BYTES
+        new = self._entries(added) if is_small and columns[0] else None
+        if new is None:
+            return None
+        last: list[str] = []
+        for label, text in zip(added, new, strict=True):
+            (places[positions[label]] if label in positions else last).append(text)
+        whole, middle, cuts = data[start:end] + more, f'": {{"files": {{"{self.table}": "', []
+        for label, texts in places.items():
+            at = whole.find(f'"{label}{middle}'.encode())
+            stop = whole.find(b'"}}', at + len(label) + len(middle)) + 3
+            if at < 0:
+                return None
+            cuts.append(
+                (at, stop, [*(text.encode() for text in texts), *([] if label in removed else [whole[at:stop]])])
+            )
+        runs, at = list[bytes](), 0
+        for start, stop, entries in sorted(cuts):
+            runs += [whole[at : max(at, start - 2)], *entries]
+            at = stop + 2
+        runs += [whole[at:], *(text.encode() for text in last)]
+        data = b", ".join(filter(None, runs))
+        made = StoredPartitions(self.table, data, 0, len(data), b"", len(columns[0]))
+        if self.safe_below is not None and are_plain([f.get(self.table) for f in added.values()], self.safe_below):
+            made.safe_below = self.safe_below
+        vars(made)["columns"] = columns
         return made
 
     def _holds_any(self, labels: Sequence[str]) -> bool:
