@@ -282,3 +282,9 @@ def test_parameters_are_found_with_name_and_place():
     text = "SELECT ?, $1, $name, :other, '?', \"$2\", $$ ? $$ -- ? $3\nFROM c"
     found = {text[slice(*span)]: name for name, span in placeholders(parse(text).tree)}
     assert found == {"?": None, "$1": "1", "$name": "name", ":other": "other"}
+
+
+def test_a_named_parameter_behind_a_dollar_is_a_syntax_error():
+    with pytest.raises(SqlError) as caught:
+        parse("SELECT 1; $:a, :b")
+    assert caught.value.code == "syntax-error"

@@ -187,6 +187,25 @@ def fuzz(given: Any) -> int:
     return failures
 
 
+def explore(given: Any, clock: Clock) -> int:
+    """Carry out all orders of the calls of two operations."""
+    from trust.explorer import Explorer, programs
+
+    explorer = Explorer(given.depth, lambda: explorer.failures < given.failures and time.monotonic() < clock.until)
+    done, every = 0, [p for p in programs() if not given.only or {ops[0][0] for ops in p.actors} <= {*given.only}]
+    for made in every[given.part_of :: given.parts]:
+        explorer.explore(made)
+        done += explorer.goes_on()
+        print(f"{explorer.runs:>9,}  up to {made.seed}", flush=True)
+        if not explorer.goes_on():
+            break
+    print(
+        f"explore: {explorer.runs:,} orders of {done} of {len(every)} pairs {clock}, {explorer.failures} failures",
+        flush=True,
+    )
+    return explorer.failures
+
+
 PARTS = {"simulation": simulate, "answers": ask, "hostile": damage}
 PER_PROCESS = 200
 
@@ -194,7 +213,7 @@ PER_PROCESS = 200
 def main() -> int:
     """Print what was run, and what failed; return 1 if something did."""
     parser = argparse.ArgumentParser(prog="python -m tests.trust", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("part", nargs="?", choices=(*PARTS, "bugs", "fuzz"))
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "bugs", "fuzz", "explore"))
     parser.add_argument("--hours", type=float, help="for which to go on")
     parser.add_argument("--runs", type=int, help="of each part, after which to end")
     parser.add_argument("--seed", type=int, default=0, help="of the first run; those that follow have the next ones")
@@ -205,7 +224,8 @@ def main() -> int:
     parser.add_argument("--named", default="", help="part of the names of bugs to look for")
     parser.add_argument("--corpus", help="folder with scripts of sqllogictest, or for bytes of fuzz")
     parser.add_argument("--queries", type=int, help="of each script, drawn by chance; all of them by default")
-    parser.add_argument("--parts", type=int, default=1, help="into which the scripts are divided")
+    parser.add_argument("--depth", type=int, default=1, help="places where an actor is held up, of explore")
+    parser.add_argument("--parts", type=int, default=1, help="into which the scripts, or pairs, are divided")
     parser.add_argument("--part-of", type=int, default=0, help="which of these is asked")
     parser.add_argument("--one-process", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -216,6 +236,8 @@ def main() -> int:
         from trust import bugs
 
         return 1 if bugs.find_all(given.seed, given.runs or 400, given.named) else 0
+    if given.part == "explore":
+        return 1 if explore(given, Clock(given, 1.0)) else 0
     if given.part == "fuzz":
         return 1 if fuzz(given) else 0
     parts = [given.part] if given.part else list(PARTS)

@@ -185,10 +185,14 @@ def _written(origin: Any, views: list[str], random: Random, found: Tally) -> Ite
                     found.unwritten[f"{place} {getattr(e, 'code', type(e).__name__)}"] += 1
             else:
                 continue
-            order = ", ".join(f'"{c}"' for c in con.sql(f'SELECT * FROM "{name}" LIMIT 0').columns)
-            plain.register("given", rows)
-            plain.execute(f'CREATE TABLE "{name}" AS SELECT {order} FROM given')
-            plain.unregister("given")
+            # In the types that are stored: those of lists may be wider than those that a script names.
+            stored = con.sql(f'SELECT * FROM "{name}" LIMIT 0').arrow().schema
+            try:
+                plain.register("given", rows.select(stored.names).cast(stored))
+                plain.execute(f'CREATE TABLE "{name}" AS FROM given')
+                plain.unregister("given")
+            except (pa.ArrowException, duckdb.Error):
+                found.unwritten["types that DuckDB does not take back"] += 1
         for view in views:
             with contextlib.suppress(duckdb.Error, KartosqlError):
                 plain.execute(view)
@@ -245,7 +249,7 @@ def _write(con: Any, folder: str, name: str, rows: Any, columns: list[str], plac
 def _ask(plain: Any, con: Any, sql: str, found: Tally) -> None:
     try:
         wanted = _answer(plain, sql)
-    except (duckdb.Error, pa.ArrowException):
+    except Exception:  # noqa: BLE001 - Python has no year that large, and more of that kind
         wanted = None
     try:
         query = con.sql(sql)

@@ -103,15 +103,20 @@ class Scheduler:
             if not ready:
                 self.now = min(actor.wakes for actor in alive)
                 continue
-            if going not in ready or self.random.random() < self.switches:
-                going = self.random.choice(ready)
-            assert going is not None
+            going = self._next(going, ready)
             if self.random.random() < self.pauses and len(ready) > 1:
                 going.wakes = self.now + self.random.choice([0.1, 3.0, 15.0, 60.0])
                 continue
             going.may_go.release()
             if not self._stopped.acquire(timeout=STUCK_SECONDS):
                 raise NoEnd(f"actor {going.number} hangs after {going.calls} calls")
+
+    def _next(self, going: Actor | None, ready: list[Actor]) -> Actor:
+        """Return who goes on, of those that are ready."""
+        if going not in ready or self.random.random() < self.switches:
+            return self.random.choice(ready)
+        assert going is not None
+        return going
 
     def _live(self, actor: Actor) -> None:
         self._of_thread.actor = actor
@@ -201,6 +206,7 @@ class Scheduler:
             raise Crashed
         if fate == "twice" and conditional:
             raise PreconditionFailed(key)
+        self.pause(self.random.choice([0.0, 0.0, 5.0, 60.0]))  # until a library gives up
         if conditional:
             raise OutcomeUnknown(key)
         raise TimeoutError(f"no answer of {name} {key}")

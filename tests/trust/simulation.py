@@ -464,9 +464,9 @@ def _begun(tables: str) -> dict[str, Object]:
     return place.objects
 
 
-def run(made: Program) -> Run:
+def run(made: Program, scheduler: Scheduler | None = None) -> Run:
     """Carry out a program; raises Violation, and whatever else nobody expected."""
-    scheduler, tables = Scheduler(made.seed, made.faults), _tables(made)
+    scheduler, tables = scheduler or Scheduler(made.seed, made.faults), _tables(made)
     found, begun = Run(made, scheduler), _begun(tables)
     with simulated(scheduler, made.seed) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore", KartosqlWarning)

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from mutated import misplaced
-from trust import bugs, simulation
+from trust import bugs, explorer, simulation
 from trust.files import Place
 from trust.model import START_D, Event, History
 from trust.scheduler import FATES, Fault, NoEnd, Scheduler
@@ -168,3 +168,16 @@ def test_programs_that_write_a_delta_table_do_not_lose_what_others_write(is_blin
         monkeypatch.setattr(Place, "put_if", lambda self, key, data, expected: self.put(key, data))
     failed = [seed for seed in range(8) if simulation.failure(simulation.program(seed, LAKE)) is not None]
     assert bool(failed) == is_blind
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_all_orders_of_two_operations_are_explored(is_blind, monkeypatch, capsys):
+    if is_blind:
+        monkeypatch.setattr(Place, "put_if", lambda self, key, data, expected: self.put(key, data))
+    rows = (("a", "s0", 21),)
+    made = Program("two", ((("append_l", rows),), (("append_l", (("b", "s1", 22),)),)), (), (0.0, 0.0), False, True)
+    found = explorer.Explorer(1, lambda: True)
+    found.explore(made)
+    assert found.runs > 20
+    assert bool(found.failures) == is_blind
+    assert ("held up at (" in capsys.readouterr().out) == is_blind

@@ -24,7 +24,7 @@ def numbers_of(data: bytes) -> pa.Array:
     reader, found = _Bytes(data), []
     for _ in range(reader.one("<Q")):
         high = reader.one("<I")
-        found += _of_32_bits(reader, high << 32)
+        found += _of_32_bits(reader, high << 32) if not high >> 31 else []
         if high >> 31 or sum(map(len, found)) > MAX_NUMBERS:
             raise ValueError("it holds too many or too large numbers")
     if reader.at != len(data):

@@ -80,7 +80,7 @@ def parse(text: str) -> Statement:
     text, tokens = cleaned(text, tokenize(text))
     named = _named_parameters(text, tokens)
     if named != text:
-        text, tokens = named, tokens_of(named)
+        text, tokens = named, tokenize(named)
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:

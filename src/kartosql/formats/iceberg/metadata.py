@@ -8,24 +8,25 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from types import SimpleNamespace
-from typing import Any
 
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
+    ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    read_manifest_list,
+    PartitionFieldSummary,
 )
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from kartosql.errors import FormatError, KartosqlError, SqlError, first_line, reraise
+from kartosql.formats.iceberg.avro import records
 
 HINT = "version-hint.text"
 MAX_BYTES = 1 << 30  # of a metadata file, once it is no longer compressed
@@ -136,16 +137,12 @@ def snapshot_of(metadata: TableMetadata, wanted: int | None, moment: int | None,
     return found
 
 
-def _opening(data: bytes) -> Any:
-    """Return what pyiceberg opens as a file."""
-    return SimpleNamespace(open=lambda seekable=True: io.BytesIO(data))
-
-
 def manifests_of(snapshot: Snapshot, read: Read) -> list[ManifestFile]:
     """Return the manifests of a snapshot; raises ``unsupported-feature`` for encrypted ones."""
     name = snapshot.manifest_list
     with decoding(name):
-        found = list(read_manifest_list(_opening(read(name))))
+        types, enums = {-1: ManifestFile, 508: PartitionFieldSummary}, {517: ManifestContent}
+        found = list(records(read(name), MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION], types, enums))
         if any(manifest.key_metadata for manifest in found):
             raise unsupported(name, "an encrypted manifest")
         return found
@@ -158,13 +155,10 @@ def entries_of(manifest: ManifestFile, read: Read) -> list[ManifestEntry]:
     """
     name = manifest.manifest_path
     with decoding(name):
-        with AvroFile[ManifestEntry](
-            _opening(read(name)),
-            MANIFEST_ENTRY_SCHEMAS[NEWEST_FORMAT],
-            read_types={-1: ManifestEntry, 2: DataFile},
-            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-        ) as reader:
-            found = [entry for entry in reader if entry.status != ManifestEntryStatus.DELETED]
+        types = {-1: ManifestEntry, 2: DataFile}
+        enums = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
+        listed = records(read(name), MANIFEST_ENTRY_SCHEMAS[NEWEST_FORMAT], types, enums)
+        found = [entry for entry in listed if entry.status != ManifestEntryStatus.DELETED]
         for entry in found:
             file = entry.data_file
             if entry.sequence_number is None:
