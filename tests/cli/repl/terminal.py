@@ -27,7 +27,7 @@ class Terminal:
         self.stream = pyte.ByteStream(self.screen)
         self.raw = b""
         env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "PAGER", "COLORFGBG")}
-        env |= {"TERM": "xterm-256color", "LESS": "", **environment}
+        env |= {"TERM": "xterm-256color", "LESS": "", "KARTOSQL_PAGER": "cat", **environment}
         self.process = pexpect.spawn(
             sys.executable,
             ["-m", "kartosql", *arguments],

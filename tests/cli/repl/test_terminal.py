@@ -192,14 +192,31 @@ def test_a_narrow_terminal_shows_all(opened):
 
 
 def test_long_results_go_through_the_pager(opened):
-    terminal = opened(lines=20).ready()
-    terminal.run("select range as r from range(5000);", "40 of 5,000 shown")
+    terminal = opened(lines=20, KARTOSQL_PAGER="less -SR").ready()
+    terminal.send("select range as r from range(5000);\r")
+    terminal.until("│     14 │\n:")
+    terminal.send("G")
+    terminal.until("40 of 5,000 shown")
+    terminal.send("q")
     terminal.send(".last\r")
     terminal.until("│     14 │\n:")
     terminal.send("G")
     terminal.until("│   4999 │")
     terminal.send("q")
     terminal.run("select 41 + 1 as answer;", "│      42 │")
+
+
+def test_what_fits_and_what_nobody_wants_paged_is_not(opened, tmp_path):
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\nsed 's/^/paged /'\n")
+    pager.chmod(0o755)
+    terminal = opened(lines=20, KARTOSQL_PAGER=str(pager)).ready()
+    terminal.run("select range as r from range(10);", "10 rows")
+    assert "paged" not in terminal.text
+    terminal.run("select range as r from range(30);", "paged │     29 │")
+    terminal.run(".pager off", "pager: off")
+    terminal.run("select 100 + range as q from range(30);", "│    129 │")
+    assert "paged │    129" not in terminal.text
 
 
 def test_a_terminal_that_answers_nothing_is_no_problem(opened):

@@ -179,6 +179,7 @@ def _switched(text: str) -> bool:
     return found
 
 
+_option("pager", declare=_results, usage="[auto|on|off]", about="pager for results that the screen is too low for")
 _option("nullvalue", declare=_results, usage="[TEXT]", about="what is shown for NULL")
 
 

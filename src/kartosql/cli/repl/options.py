@@ -52,7 +52,9 @@ OPTIONS: Mapping[str, ShellOption] = {
         ShellOption("wide", "elided", "what a box that is too wide becomes", ("elided", "vertical", "box")),
         ShellOption("timing", True, "the line below each result: rows, time, files and bytes", ON_OFF),
         ShellOption("progress", True, "progress of statements that take longer than 0.3 s", ON_OFF),
-        ShellOption("pager", "auto", "pager for .last (auto), for all long results (on), never", ("auto", *ON_OFF)),
+        ShellOption(
+            "pager", "auto", "pager for long results (auto), for all that is long (on), never", ("auto", *ON_OFF)
+        ),
         ShellOption("theme", "auto", "colours", ("auto", "dark", "light", "none")),
         ShellOption("keys", "emacs", "keys of the prompt", ("emacs", "vi")),
         ShellOption("suggest", True, "suggestions from the history behind the cursor", ON_OFF),

@@ -143,7 +143,7 @@ class Screen:
         self.clear_status()
         given = os.environ.get(PAGER) or os.environ.get("PAGER")
         try:
-            words = shlex.split(given) if given else ["less", "-SR"]
+            words = shlex.split(given) if given else ["less", "-FRSX"]
         except ValueError:
             return False
         if not words or shutil.which(words[0]) is None:

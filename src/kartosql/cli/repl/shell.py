@@ -157,7 +157,7 @@ class Shell:
             self.screen.say(str(result.summary), "note")
 
     def show(self, result: Result, *, every_row: bool = False, mode: str | None = None) -> None:
-        """Show a result: some rows of it, or every row that is kept, through the pager."""
+        """Show a result, some rows of it or every row that is kept; in the pager where the screen is too low."""
         table = result.table
         if not every_row and self.options["rows"]:
             table = table.slice(0, self.options["rows"])
@@ -167,7 +167,7 @@ class Shell:
             has_all = result.is_complete and result.kept == result.rows
             how = ".last shows all of them" if has_all else ".once FILE and the statement again give all of them"
             lines += self.screen.page.text(f"{table.num_rows:,} of {result.rows:,} shown · {how}", style="hint")
-        self.screen.show(lines, page=every_row)
+        self.screen.show(lines, page=True)
 
     @property
     def look(self) -> Look:
