@@ -537,6 +537,7 @@ regexp_full_match(s, 'a')
 regexp_full_match(s, '[a-c]*')
 s ~ 'ab'
 regexp_replace(s, 'a', 'x', 'g')
+regexp_replace(s, 'a', 'x')
 regexp_replace(s, '[a-c]+', '-', 'g')
 regexp_replace(s, 'a|ab', '', 'g')
 regexp_extract(s, 'a(b)', 1)
@@ -709,10 +710,8 @@ g::varchar is null
 s[2:]
 replace(s, w, '#')
 regexp_matches(s, '^\s*$')
-regexp_replace(s, 'a', 'x')
 ts - ts2 > interval 1 day
 date_sub('month', dt2, dt)
-epoch_ms(ts)
 to_timestamp(r)
 age(dt2, dt)
 l[-1]
@@ -736,9 +735,7 @@ first(s)
 any_value(n)
 list(n)
 string_agg(s)
-mode(n)
 approx_count_distinct(n)
-arg_max(s, n)
 entropy(n)
 """.strip().split("\n")
 

@@ -30,7 +30,7 @@ def aggregated(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]
     for name, pattern, _ in aggregates._RULES:
         if name != "count_star":
             found = _kinds(pattern.fullmatch, "".join(values), asked)
-            yield from (f"{name}({arg})" for kinds in found for arg in values[kinds])
+            yield from (f"{name}({arg})" for kinds in found for arg in values.get(kinds, ()))  # of one argument
 
 
 def windowed(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Node
+from kartosql.engines.spark.portable.ordered import Order, ordered
 from kartosql.engines.spark.types import SparkExpression, read_type, refuses, text_literal
 from kartosql.errors import NotPortable
 
@@ -26,6 +27,15 @@ def _statistic(name: str) -> str:
     return f"CASE WHEN {beyond} THEN {refuses('a statistic of numbers that are so large, or none')} ELSE {found} END"
 
 
+def _of_pairs(otherwise: str) -> str:
+    """Return a statistic of pairs of floats, with what DuckDB gives where it divides by nothing; refused as others."""
+    numbers = ["covar_pop({0}, {1}){f}", "var_pop({0}){f}", "var_pop({1}){f}"]
+    beyond = " OR ".join(f"isnan({n}) OR abs({n}) > 1e150D" for n in numbers)
+    refused = refuses("a statistic of numbers that are so large, or none")
+    found = f"coalesce({{name}}({{0}}, {{1}}){{f}}, {otherwise})"
+    return f"CASE WHEN regr_count({{0}}, {{1}}){{f}} = 0 THEN NULL WHEN {beyond} THEN {refused} ELSE {found} END"
+
+
 # Per name and kinds: the template over {0}; {w} is it widened, {f} stands for FILTER or OVER, {d} for DISTINCT.
 _TEMPLATES: tuple[tuple[str, str, str], ...] = (
     ("count_star count", "", "count(*){f}"),
@@ -43,6 +53,9 @@ _TEMPLATES: tuple[tuple[str, str, str], ...] = (
     ("stddev_pop", "[dihumf]", _statistic("stddev_pop")),
     ("var_samp variance", "[dihumf]", _statistic("var_samp")),
     ("var_pop", "[dihumf]", _statistic("var_pop")),
+    ("covar_pop covar_samp regr_intercept regr_r2", "dd", _of_pairs("NULL")),
+    ("corr regr_slope", "dd", _of_pairs("CAST('NaN' AS DOUBLE)")),
+    ("regr_count", "..", "{name}({0}, {1}){f}"),
 )
 _RULES = [(name, re.compile(kinds), text) for names, kinds, text in _TEMPLATES for name in names.split(" ")]
 _ANY_ROW = frozenset({"first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat"})
@@ -74,7 +87,8 @@ class Aggregates:
         name = node["qname"]["path"][-1]
         args = [self._expressions.render(c, columns) for c in node.get("children", ())]
         filter_ = node.get("filter")
-        where = f" FILTER (WHERE {self._expressions.sql(filter_, columns)})" if filter_ else ""
+        condition = self._expressions.sql(filter_, columns) if filter_ else None
+        where = f" FILTER (WHERE {condition})" if condition else ""
         distinct = "DISTINCT " if node.get("aggregate_type") == "DISTINCT" else ""
         if name == "first" and one_row and not where:
             return SparkExpression(f"first({args[0].sql})", args[0].type)
@@ -85,6 +99,9 @@ class Aggregates:
             order = self.order_of(orders, columns)
             found = f"listagg({distinct}{args[0].sql}, {separator}) WITHIN GROUP (ORDER BY {order}){where}"
         if found is None:
+            keys = self._keys(orders, columns)
+            found = ordered(name, args, keys, [condition] if condition else [], distinct=bool(distinct))
+        if found is None:
             reason = " without an order of its rows" if name in _ANY_ROW and not orders else ""
             types = ", ".join(a.type.sql() for a in args)
             raise NotPortable(f"Spark does not answer {name}({types}){reason} as DuckDB does.")
@@ -93,15 +110,18 @@ class Aggregates:
 
     def order_of(self, orders: Sequence[Node], columns: Sequence[SparkExpression]) -> str:
         """Return the items of an ORDER BY; empty if they are all constants."""
-        items = []
+        keys = self._keys(orders, columns)
+        return ", ".join(f"{k.sql} {'DESC' if down else 'ASC'} NULLS {'FIRST' if n else 'LAST'}" for k, down, n in keys)
+
+    def _keys(self, orders: Sequence[Node], columns: Sequence[SparkExpression]) -> list[Order]:
+        found = []
         for order in orders:
             key = self._expressions.render(order["expression"], columns)
             if key.type.kind not in COMPARABLE:
                 raise NotPortable(f"Spark does not order values of the type {key.type.sql()} as DuckDB does.")
             if not key.is_constant:
-                word = "DESC" if order["type"] == "DESCENDING" else "ASC"
-                items.append(f"{key.sql} {word} {order['null_order']}")
-        return ", ".join(items)
+                found.append((key, order["type"] == "DESCENDING", "FIRST" in order["null_order"]))
+        return found
 
     # -- windows ---------------------------------------------------------------------------------
 
@@ -179,7 +199,7 @@ def _by_rule(name: str, args: Sequence[SparkExpression], where: str, distinct: s
     kinds = "".join(a.type.kind for a in args)
     for known, pattern, text in _RULES:
         if known == name and pattern.fullmatch(kinds):
-            if distinct and kinds and name.startswith(("stddev", "var")):
+            if distinct and kinds and name.startswith(("stddev", "var", "covar", "corr", "regr")):
                 return None
             widened = _widened(args[0]) if args else ""
             return text.format(*(a.sql for a in args), f=where, d=distinct, w=widened, name=name)

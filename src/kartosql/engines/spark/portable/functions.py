@@ -181,6 +181,7 @@ def _logarithm(spark: str) -> str:
 
 
 rule("+ - *", "ii|hh|dd|ff|mm", "({0} {name} {1})")
+rule("*", "hm|mh", "({0} * {1})")
 rule("+ - *", "uu", lambda call: in_range(f"({call.args[0].sql} {call.name} {call.args[1].sql})", call.type))
 rule("- negate", "[ifd]", "(- {0})")
 # Spark's own minus and abs round decimals to 34 digits.
@@ -485,6 +486,7 @@ rule("make_date", "iii", "make_date({0}, {1}, {2})")
 rule("monthname", "[DTZ]", lambda call: _name(_MONTHS, _field_of(call, "month", 0)), near=True)
 rule("dayname", "[DTZ]", lambda call: _name(_DAYS, f"({_field_of(call, 'dayofweek', 0)} + 1)"), near=True)
 rule("epoch", "[DTZ]", _epoch, near=True)
+rule("epoch_ms", "[DTZ]", lambda call: f"floor({_micros(call, 0)} / 1000)", near=True)
 rule("epoch_us", "[DTZ]", lambda call: _micros(call, 0), near=True)
 
 
@@ -600,11 +602,15 @@ def _regexp(call: Call) -> str:
 
 
 def _regexp_replace(call: Call) -> str:
-    """Return a text with all matches replaced by a constant."""
-    pattern, subject, new, options = _regular(call), call.args[0].sql, call.constant(2), call.constant(3)
-    if options != "g" or "\\" in new or "$" in new or re.search(pattern, ""):
+    """Return a text with all matches, or the first one, replaced by a constant."""
+    pattern, subject, new = _regular(call), call.args[0].sql, call.constant(2)
+    options = call.constant(3) if len(call.args) == 4 else ""
+    if options not in ("", "g") or "\\" in new or "$" in new or re.search(pattern, ""):
         raise call.refused(" with such arguments")
     replaced = f"regexp_replace({subject}, {text_literal(pattern)}, {text_literal(new)})"
+    if not options:
+        parts = f"split({subject}, {text_literal(pattern)}, 2)"
+        replaced = f"array_join({parts}, {text_literal(new)})"
     return _over_lines(pattern, subject, replaced)
 
 
@@ -661,7 +667,7 @@ rule("instr strpos position", "ss", "instr({0}, {1})")
 rule("unicode ord", "s", "CASE WHEN {0} = '' THEN -1 ELSE ascii({0}) END")
 rule("sha256", "s", "sha2({0}, 256)")
 rule("regexp_matches regexp_full_match", "ss", _regexp, exact=True)
-rule("regexp_replace", "ssss", _regexp_replace)
+rule("regexp_replace", "ssss|sss", _regexp_replace)
 rule("regexp_extract", "ss|ssi", _regexp_extract)
 rule("string_split str_split split string_to_array", "ss", _split)
 rule("split_part", "ssi", _split_part)

@@ -1,0 +1,141 @@
+"""Aggregates on Spark that look at values in an order: lists, the first and the greatest, quantiles, the mode.
+
+Where several rows could be the answer, and DuckDB takes the one that it meets first, the value is refused when it is
+met, unless all of these rows give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from kartosql.engines.spark.portable.expressions import COMPARABLE
+from kartosql.engines.spark.types import SparkExpression, refuses
+
+Order = tuple[SparkExpression, bool, bool]  # the key, whether the greatest comes first, and whether NULL does
+
+_LISTS, _ENDS = ("list", "array_agg"), ("first", "last", "any_value", "arbitrary")
+_CONTINUOUS, _DISCRETE = ("median", "quantile_cont"), ("quantile_disc", "quantile")
+_DIGITS, _REVERSED = "'0123456789ABCDEF'", "'FEDCBA9876543210'"
+
+
+def ordered(
+    name: str, args: Sequence[SparkExpression], orders: Sequence[Order], where: Sequence[str], *, distinct: bool
+) -> str | None:
+    """Return an aggregate over the rows that satisfy ``where``, or None if it is none of these for such arguments."""
+    if not args or any(a.type.kind not in COMPARABLE or a.type.kind == "0" for a in args[:1]):
+        return None
+    if name in _LISTS and orders:
+        return _list(args[0], orders, where, distinct=distinct)
+    if name in _ENDS and orders and len(args) == 1 and not distinct:
+        return _end(name, args[0], orders, where)
+    if name == "mode" and args[0].type.kind not in "fd" and not distinct:
+        return _mode(args[0].sql, where)
+    if orders or distinct:
+        return None
+    if name in ("arg_max", "max_by", "arg_min", "min_by") and len(args) == 2 and args[1].type.kind in COMPARABLE:
+        return _extreme(args[0], args[1], where, greatest="max" in name)
+    if name in _CONTINUOUS + _DISCRETE:
+        return _quantiles(name, args, where)
+    return None
+
+
+def _filter(*conditions: str) -> str:
+    return f" FILTER (WHERE {' AND '.join(f'({c})' for c in conditions)})" if conditions else ""
+
+
+def _descending(sql: str, kind: str) -> str:
+    """Return an expression whose values are in the opposite order."""
+    if kind in "fd":
+        return f"struct(NOT isnan({sql}), -{sql})"
+    if kind in "sx":
+        return f"concat(translate(hex({sql}), {_DIGITS}, {_REVERSED}), 'G')"
+    if kind in "TN":
+        return f"(TIMESTAMP_NTZ '1970-01-01 00:00:00' - {sql})"
+    known = {"b": "NOT {}", "i": "~{}", "D": "-unix_date({})", "Z": "-unix_micros({})"}
+    return known.get(kind, "(0 - {})").format(sql)
+
+
+def _sortable(orders: Sequence[Order], value: str) -> str:
+    """Return a struct of the keys of a row and its value, in the order of the rows."""
+    fields = []
+    for at, (key, descending, nulls_first) in enumerate(orders):
+        sql = _descending(key.sql, key.type.kind) if descending else key.sql
+        fields += [f"{key.sql} IS {'NOT ' if nulls_first else ''}NULL AS n{at}", f"{sql} AS k{at}"]
+    return f"struct({', '.join(fields)}, {value} AS v)"
+
+
+def _list(value: SparkExpression, orders: Sequence[Order], where: Sequence[str], *, distinct: bool) -> str | None:
+    if distinct and value.type.kind in "fd":
+        return None
+    rows = f"array_sort(collect_list({_sortable(orders, value.sql)}){_filter(*where)})"
+    found = f"transform({rows}, e -> e.v)"
+    if distinct:
+        found = f"array_distinct({found})"
+    return f"CASE WHEN count(*){_filter(*where)} > 0 THEN {found} END"
+
+
+def _end(name: str, value: SparkExpression, orders: Sequence[Order], where: Sequence[str]) -> str:
+    if name == "any_value":
+        where = [*where, f"{value.sql} IS NOT NULL"]
+    return f"({'max' if name == 'last' else 'min'}({_sortable(orders, value.sql)}){_filter(*where)}).v"
+
+
+def _extreme(value: SparkExpression, key: SparkExpression, where: Sequence[str], *, greatest: bool) -> str:
+    """Return the value of the row with the greatest or least key, where all such rows have the same."""
+    found = _filter(*where, f"{value.sql} IS NOT NULL", f"{key.sql} IS NOT NULL")
+    most = f"(max(struct({key.sql} AS k, {value.sql} AS v)){found}).v"
+    least = f"(min(struct({_descending(key.sql, key.type.kind)} AS k, {value.sql} AS v)){found}).v"
+    if not greatest:
+        most = f"(max(struct({_descending(key.sql, key.type.kind)} AS k, {value.sql} AS v)){found}).v"
+        least = f"(min(struct({key.sql} AS k, {value.sql} AS v)){found}).v"
+    a, b = (f"CAST({s} AS STRING)" if value.type.kind in "fd" else s for s in (most, least))
+    several = refuses("several rows with the greatest or least value")
+    return f"CASE WHEN {a} <> {b} THEN {several} ELSE {most} END"
+
+
+def _mode(value: str, where: Sequence[str]) -> str:
+    first, last = (f"mode() WITHIN GROUP (ORDER BY {value}{word}){_filter(*where)}" for word in ("", " DESC"))
+    return f"CASE WHEN {first} <> {last} THEN {refuses('several values that are there most often')} ELSE {first} END"
+
+
+def _quantiles(name: str, args: Sequence[SparkExpression], where: Sequence[str]) -> str | None:
+    asked = Decimal("0.5") if name == "median" else args[1].value if len(args) == 2 else None
+    given = asked if isinstance(asked, list) else [asked]
+    fractions = [float(f) for f in given if isinstance(f, (int, float, Decimal)) and 0 <= f <= 1]
+    if len(fractions) < len(given) or not _is_exact(name, args[0], fractions):
+        return None
+    rows = f"array_sort(collect_list({args[0].sql}){_filter(*where)})"
+    found = [_quantile(rows, f, args[0], continuous=name in _CONTINUOUS) for f in fractions]
+    shown = f"array({', '.join(found)})" if isinstance(asked, list) else found[0]
+    return f"CASE WHEN size({rows}) > 0 THEN {shown} END"
+
+
+def _is_exact(name: str, value: SparkExpression, fractions: Sequence[float]) -> bool:
+    """Return whether it does not hang on the processor what DuckDB makes of two values on either side."""
+    type_ = value.type
+    if name in _DISCRETE or type_.kind in "iud":
+        return True
+    quarters = all(f * 4 == int(f * 4) for f in fractions)
+    return type_.kind == "m" and quarters and (type_.width <= 15 or (type_.width <= 18 and set(fractions) <= {0.5}))
+
+
+def _quantile(rows: str, fraction: float, value: SparkExpression, *, continuous: bool) -> str:
+    n, q = f"size({rows})", f"{fraction!r}D"
+    if not continuous:
+        return f"get({rows}, CAST(greatest(1, {n} - floor({n} - {q} * {n})) - 1 AS INT))"
+    at = f"(({n} - 1) * {q})"
+    low, high = (f"get({rows}, CAST({function}({at}) AS INT))" for function in ("floor", "ceil"))
+    if value.type.kind == "m":
+        # DuckDB reckons in doubles with what it stores, integers, and cuts off.
+        scale = value.type.scale
+        a, b = (f"CAST({x} * 1{'0' * scale} AS DOUBLE)" for x in (low, high))
+        found = f"CAST(CAST({_between(a, b, at)} AS BIGINT) AS DECIMAL(19,0)) / 1{'0' * scale}"
+        return f"CASE WHEN floor({at}) = ceil({at}) THEN {low} ELSE CAST({found} AS {value.type.spark()}) END"
+    a, b = (f"CAST({x} AS DOUBLE)" for x in (low, high))
+    return f"CASE WHEN floor({at}) = ceil({at}) THEN {a} ELSE {_between(a, b, at)} END"
+
+
+def _between(low: str, high: str, at: str) -> str:
+    part = f"({at} - floor({at}))"
+    return f"({low} * (1D - {part}) + {high} * {part})"
