@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from kartosql import errors
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, UsageError
+from kartosql.fair_semaphore import FairSemaphore
 from kartosql.forking import Template, is_open
 from kartosql.plan.bind import Parameters
 from kartosql.result import Query
@@ -255,7 +256,7 @@ class UntrustedConnection:
             raise UsageError(f"workers: {workers!r} is no number from 1 to 64.")
         self._connection, self._limits = connection, limits
         self._works = Works()  # which know whose process they are of
-        self._free = threading.BoundedSemaphore(workers)
+        self._free = FairSemaphore(workers)
         self._lock = threading.Lock()
         self._is_closed = False
         # One more than run at a time, so that a statement behind one whose worker was ended does not wait; they start
@@ -346,14 +347,8 @@ class UntrustedConnection:
         if not isinstance(request["sql"], str):
             raise errors.SqlError(f"A statement is text, not {type(request['sql']).__name__}.", code="invalid-argument")
         self._works.check_process()
-        while not self._free.acquire(timeout=1):  # first come, first served within that
-            if is_cancelled():
-                raise ExecutionError("The statement was interrupted.", code="interrupted")
-        try:
-            with self._taken() as worker:
-                header, table = worker.run(request, is_cancelled)
-        finally:
-            self._free.release()
+        with self._free.held(is_cancelled), self._taken() as worker:
+            header, table = worker.run(request, is_cancelled)
         if (error := header.get("error")) is not None:
             raise _error(error)
         return header, table

@@ -66,7 +66,7 @@ def serve(arguments: Sequence[str]) -> int:
 
             serve_stdio(Service(connection, None, log), sys.stdin, sys.stdout)
             return 0
-        service = Service(connection, tokens, log, given.workers)
+        service = Service(connection, tokens, log)
         certificates = None if given.tls_cert is None else (given.tls_cert, given.tls_key)
         ends = [signal.SIGTERM, signal.SIGINT]
         signals = stack.enter_context(_signals(ends if tokens is None else [*ends, signal.SIGHUP]))

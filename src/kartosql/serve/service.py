@@ -22,7 +22,6 @@ from kartosql.errors import KartosqlError, LimitError, UsageError
 from kartosql.plan.bind import Parameters
 from kartosql.render.values import jsons
 from kartosql.result import Query
-from kartosql.serve.turns import Turns
 from kartosql.settings import parse_size
 from kartosql.untrusted import Cancelled, UntrustedConnection, WorkerReport
 
@@ -147,13 +146,9 @@ class Service:
     """
 
     def __init__(
-        self,
-        connection: UntrustedConnection,
-        tokens: Mapping[str, Client] | None = None,
-        log: TextIO | None = None,
-        workers: int = 1,
+        self, connection: UntrustedConnection, tokens: Mapping[str, Client] | None = None, log: TextIO | None = None
     ) -> None:
-        self._connection, self.tokens, self._log, self._turns = connection, tokens, log, Turns(workers)
+        self._connection, self.tokens, self._log = connection, tokens, log
         self._anyone = Client("anyone")
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -180,7 +175,7 @@ class Service:
 
         The statement is stopped when ``is_cancelled`` says so.
         """
-        with self._account(client, sql, is_cancelled=is_cancelled) as done:
+        with self._account(client, sql) as done:
             found = self._connection.answer(client.request(sql, parameters), is_cancelled)
             done |= {"rows": len(found), **_selected(found.report)}
             if client.rows is not None and len(found) > client.rows:
@@ -205,15 +200,13 @@ class Service:
         return [(str(name), str(kind)) for name, kind in self.query(client, "SHOW TABLES").rows()]
 
     @contextlib.contextmanager
-    def _account(
-        self, client: Client, sql: str, asked: str = "rows", is_cancelled: Cancelled = lambda: False
-    ) -> Iterator[dict[str, Any]]:
+    def _account(self, client: Client, sql: str, asked: str = "rows") -> Iterator[dict[str, Any]]:
         done: dict[str, Any] = {"asked": asked}
         started, code = time.monotonic(), "ok"
         with self._lock:
             self._active += 1
         try:
-            with client.at_work(), self._turns.taken(is_cancelled):
+            with client.at_work():
                 yield done
         except KartosqlError as e:
             code = e.code

@@ -1,4 +1,4 @@
-"""Statements that wait for a worker: they run in the order in which they came, however long they wait."""
+"""A semaphore that is first come, first served: who waits for it keeps the place, however long that takes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kartosql.errors import ExecutionError
 LOOK = 0.5  # seconds between two looks whether who waits still wants to
 
 
-class Turns:
-    """A number of turns at a time. Who has to wait for one keeps the place in the queue."""
+class FairSemaphore:
+    """A semaphore that ``count`` threads hold at a time, in the order in which they asked for it."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -21,8 +21,8 @@ class Turns:
         self._lock = threading.Lock()
 
     @contextmanager
-    def taken(self, is_cancelled: Callable[[], bool]) -> Iterator[None]:
-        """Wait for a turn and have it for a block; raises ``interrupted`` for one who does not want it any more."""
+    def held(self, is_cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Wait for a turn and hold it in a block; raises ``interrupted`` for one who does not want it any more."""
         turn = threading.Event()
         with self._lock:
             if self._left:

@@ -1,4 +1,4 @@
-"""Statements that wait for a worker run in the order in which they came."""
+"""Threads hold the semaphore in the order in which they asked for it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import time
 
 import pytest
 
+from kartosql import fair_semaphore
 from kartosql.errors import KartosqlError
-from kartosql.serve import turns
-from kartosql.serve.turns import Turns
+from kartosql.fair_semaphore import FairSemaphore
 
 
 def test_who_waits_keeps_the_place_however_long_it_takes_and_who_gave_up_holds_up_no_one(monkeypatch):
-    monkeypatch.setattr(turns, "LOOK", 0.001)  # so that all look many times while they wait
-    found, order, threads = Turns(1), [], []
+    monkeypatch.setattr(fair_semaphore, "LOOK", 0.001)  # so that all look many times while they wait
+    found, order, threads = FairSemaphore(1), [], []
     gave_up = threading.Event()
 
     def wait(number):
         try:
-            with found.taken(lambda: number == 3 and gave_up.is_set()):
+            with found.held(lambda: number == 3 and gave_up.is_set()):
                 order.append(number)
         except KartosqlError as e:
             order.append(e.code)
 
-    with found.taken(lambda: False):
+    with found.held(lambda: False):
         for number in range(6):
             threads.append(threading.Thread(target=wait, args=(number,)))
             threads[-1].start()
@@ -35,14 +35,14 @@ def test_who_waits_keeps_the_place_however_long_it_takes_and_who_gave_up_holds_u
     for thread in threads:
         thread.join()
     assert order == ["interrupted", 0, 1, 2, 4, 5]
-    with found.taken(lambda: False):  # nothing is lost
+    with found.held(lambda: False):  # nothing is lost
         pass
 
 
 def test_an_error_gives_the_turn_back():
-    found = Turns(1)
+    found = FairSemaphore(1)
     for _ in range(3):
-        with pytest.raises(ValueError, match="x"), found.taken(lambda: False):
+        with pytest.raises(ValueError, match="x"), found.held(lambda: False):
             raise ValueError("x")
-    with found.taken(lambda: False):
+    with found.held(lambda: False):
         pass
