@@ -10,6 +10,39 @@ from kartosql.cli import config
 from kartosql.errors import UsageError
 
 
+def _ask(folder, *arguments):
+    command = [sys.executable, "-m", "kartosql", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_a_store_begins_when_it_is_first_written_to(tmp_path):
+    made = _ask(tmp_path, "fresh", "--write", "-c", "CREATE DATASET t AS SELECT 1 AS a; SELECT a FROM t")
+    assert (made.returncode, made.stderr) == (0, "fresh is new: what is written makes it a store.\n")
+    assert made.stdout.endswith("a\n1\n")
+    again = _ask(tmp_path, "fresh", "--write", "-c", "SELECT a FROM t")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "a\n1\n", "")
+
+
+def test_a_new_store_that_nothing_is_written_to_goes_away(tmp_path):
+    asked = _ask(tmp_path, "fresh", "--write", "-c", "SELECT 1 AS a")
+    assert (asked.returncode, asked.stdout) == (0, "a\n1\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [("fresh", []), ("lakes", ["--write"]), ("prods", ["--write"]), ("a/b", ["--write"]), ("lake/x.csv", ["--write"])],
+)
+def test_no_store_is_made_of_a_slip(run, place, tmp_path, monkeypatch, path, more):
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "x.csv").write_text("a\n1\n")
+    place.write_text('[profiles.prod]\nurl = "lake"\n')
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert "error[store-not-found]" in run(path, *more, "-c", "SELECT 1").err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setenv("KARTOSQL_CONFIG", str(tmp_path / "config.toml"))

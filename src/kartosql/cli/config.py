@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kartosql.errors import UsageError, did_you_mean
+from kartosql.cli.output import say
+from kartosql.errors import UsageError, closest, did_you_mean
+from kartosql.store.urls import similar_folder
 
 if TYPE_CHECKING:
     from kartosql.cli.options import Options
@@ -177,16 +181,40 @@ def open_store(profile: Profile, options: Options) -> Connection:
     from kartosql.opening import connect_as_owner
     from kartosql.settings import find
 
+    writes = profile.write or options.write
+    if writes:
+        _begin_store(profile.url)
     found = connect_as_owner(
         profile.url,
         storage_options={**profile.storage_options, **options.storage_options} or None,
-        write=profile.write or options.write,
+        write=writes,
         **{find(name).name: value for name, value in {**profile.settings, **options.settings}.items()},
     )
     for name, given in {**read(os.path.abspath(PROJECT)).attach, **profile.attach}.items():
         more = {option: value for option, value in given.items() if option not in ("type", "url")}
         found._session.named.append((name, str(given["type"]).lower(), given["url"], more))
     return found
+
+
+def _begin_store(url: str) -> None:
+    """Make the folder of a new store, and say so; it goes away with the process if nothing was written to it.
+
+    Nothing is made where the folder above is missing, or a folder or profile has a name like it: that may be a slip.
+    """
+    root = os.path.abspath(url)
+    above, name = os.path.split(root)
+    if "://" in url or os.path.lexists(root) or not os.path.isdir(above):
+        return
+    if similar_folder(root) is None and closest(name, read().profiles) is None:
+        with contextlib.suppress(OSError, ValueError):  # which who opens it tells
+            os.mkdir(root)
+            atexit.register(_drop_empty, root)
+            say(f"{url} is new: what is written makes it a store.")
+
+
+def _drop_empty(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 def write_shell(values: Mapping[str, Any]) -> str:

@@ -171,10 +171,17 @@ def _known(protocol: str) -> str:
 
 def way_out(root: str) -> str:
     """Return what to do about a local store that is no folder: take the one of a file, or one of a name like it."""
-    folder, name = os.path.split(root)
     if os.path.isfile(root):
-        return f"A store is a folder. That of this file is {folder!r}, where its rows are a table."
+        return f"A store is a folder. That of this file is {os.path.dirname(root)!r}, where its rows are a table."
+    if close := similar_folder(root):
+        return f"Did you mean {close!r}?"
+    return "Check the path of the store; a new one begins with an empty folder."
+
+
+def similar_folder(root: str) -> str | None:
+    """Return the folder that stands beside a path and has a name like it, if there is one."""
+    folder, name = os.path.split(root)
     with contextlib.suppress(OSError), os.scandir(folder or "/") as entries:
         if close := closest(name, (entry.name for entry in islice(entries, 1_000) if entry.is_dir())):
-            return f"Did you mean {os.path.join(folder, close)!r}?"
-    return "Check the path of the store; a new one begins with an empty folder."
+            return os.path.join(folder, close)
+    return None

@@ -121,7 +121,7 @@ def write_parquet(
 def write_index(
     sink: Any, old: StoredIndex | None, removed: Set[str], gone: pa.Table | None, added: pa.Table, column: str
 ) -> None:
-    """Write the index of a column  after a change: row groups are copied where few of its pairs come and go.
+    """Write the index of a column after a change: row groups are copied where few of its pairs come and go.
 
     The arguments are those of ``merged`` and ``patched``.
     """
