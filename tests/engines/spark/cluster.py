@@ -51,7 +51,7 @@ def pipeline(spark: Any, rows: int) -> None:
     def kill() -> None:
         tracker = spark.sparkContext.statusTracker()
         while not killed:
-            if tracker.getActiveStageIds() and (found := executors(os.getpid())):
+            if tracker.getActiveStageIds() and (found := executors(os.getpid()) or executors(os.getppid())):  # by spark-submit
                 os.kill(found[0], signal.SIGKILL)
                 killed.append(found[0])
             time.sleep(0.2)
