@@ -51,7 +51,8 @@ def pipeline(spark: Any, rows: int) -> None:
     def kill() -> None:
         tracker = spark.sparkContext.statusTracker()
         while not killed:
-            if tracker.getActiveStageIds() and (found := executors(os.getpid()) or executors(os.getppid())):  # by spark-submit
+            found = executors(os.getpid()) or executors(os.getppid())  # of spark-submit
+            if found and tracker.getActiveStageIds():
                 os.kill(found[0], signal.SIGKILL)
                 killed.append(found[0])
             time.sleep(0.2)
