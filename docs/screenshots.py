@@ -24,7 +24,7 @@ IMAGES = Path(__file__).parent / "images"
 # What is typed, and what has to stand on the screen before the picture is taken.
 PICTURES = {
     "result": (("SELECT carrier, count(*) AS n FROM flights WHERE dest = 'SFO' GROUP BY ALL;\r", "saved"),),
-    "values": (("SELECT count(*) FROM flights WHERE dest = 'S", "'S"), ("\t", "SFO")),
+    "values": (("SELECT count(*) FROM flights WHERE dest = 'S", "SFO"),),
     "explain": (("EXPLAIN SELECT dest, dep_delay FROM flights WHERE tailnum = 'N375JB';\r", "planning"),),
     "coverage": ((".coverage flights origin month\r", "not know"),),
 }

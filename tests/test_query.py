@@ -562,7 +562,7 @@ def test_rows_are_found_by_their_place_and_know_their_columns(connection):
 
 def test_a_query_shows_its_first_rows(connection, capsys):
     connection.sql("SELECT range AS r FROM range(5)").show(2)
-    assert capsys.readouterr().out.splitlines()[3:] == ["│ 0 │", "│ 1 │", "└───┘", "(more rows)"]
+    assert capsys.readouterr().out.splitlines()[4:] == ["│      0 │", "│      1 │", "└────────┘", "(more rows)"]
 
 
 @pytest.mark.parametrize(("name", "here"), [("fetchall", "rows()"), ("toPandas", "df()"), ("fetchone", "query[0]")])

@@ -276,13 +276,13 @@ class ReportQuery(Query):
         super().__init__(table, report=content if isinstance(content, ScanReport) else None, stats=stats)
 
     def __repr__(self) -> str:
-        lines = self.laid_out(Page.of_stdout())
+        lines = self._laid_out(Page.of_stdout())
         return super().__repr__() if lines is None else "\n".join(lines)
 
-    def laid_out(self, page: Page) -> list[str] | None:
+    def _laid_out(self, page: Page) -> list[str] | None:
         """Return the lines as a page shows them, safe to print; None for a table."""
         if self.format == "text":
-            return self.content.laid_out(page)
+            return self.content._laid_out(page)
         return None if self.lines is None else escaped_lines("\n".join(self.lines)).split("\n")
 
     def _repr_html_(self) -> str:
@@ -302,7 +302,7 @@ def _lines(content: Report, format: str) -> list[str]:  # noqa: A002
         return [json.dumps(content.to_dict(), ensure_ascii=False, indent=1)]
     if format == "html":
         return [markup.document("kartosql", content.html())]
-    return content.laid_out(Page()) if format == "text" else str(getattr(content, format)()).splitlines()
+    return content._laid_out(Page()) if format == "text" else str(getattr(content, format)()).splitlines()
 
 
 def python_rows(table: pa.Table, types: list[str] | None = None) -> list[tuple[Any, ...]]:

@@ -173,7 +173,7 @@ def codes() -> set[str]:
 @EVERY_PAGE
 def test_codes_and_settings_that_a_page_mentions_exist(page: Path) -> None:
     kebab = {code for code in inline(page) if re.fullmatch(r"[a-z]+(-[a-z]+)+", code)}
-    programs = {"kartosql-demo", "spark-sql", "tpchgen-cli"}
+    programs = {"kartosql-demo", "spark-sql", "tpchgen-cli", "pyspark-client", "spark-submit"}
     assert kebab - codes() - programs == set()
     settings = {name for code in inline(page) for name in re.findall(r"^(?:RE)?SET (\w+)", code)}
     assert {n for n in settings if n not in SETTINGS} - {"name", "TIME"} == set()  # SET TIME ZONE

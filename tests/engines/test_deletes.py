@@ -85,7 +85,7 @@ def test_the_key_may_be_a_partition_column_or_one_that_is_not_seen(con, tmp_path
         ([2, 1], "do not ascend"),
         ([1, 1], "do not ascend"),
         (pa.array([1, None]), "with 1 of them NULL"),
-        (pa.array(["1"]), "are string"),
+        (pa.array(["1"]), "are VARCHAR"),
         (pa.array([2**64 - 1], pa.uint64()), "have the number 18446744073709551615"),
     ],
 )
@@ -101,9 +101,9 @@ def test_positions_that_cannot_be_are_an_error(con, tmp_path, positions, problem
 @pytest.mark.parametrize(
     ("key", "deletes", "problem"),
     [
-        (["x"], pa.table({"x": ["1"]}), "'x', which is int64 and string"),
-        (["y"], pa.table({"y": [1]}), "'y', which is missing and int64"),
-        (["x"], pa.table({"y": [1]}), "'x', which is int64 and missing"),
+        (["x"], pa.table({"x": ["1"]}), "'x', which is BIGINT and VARCHAR"),
+        (["y"], pa.table({"y": [1]}), "'y', which is missing and BIGINT"),
+        (["x"], pa.table({"y": [1]}), "'x', which is BIGINT and missing"),
         ([], pa.table({"y": [1]}), "by no column"),
     ],
 )

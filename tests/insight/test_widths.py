@@ -66,10 +66,10 @@ def pieces(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("name", ASKED)
 def test_a_report_fits_and_breaks_no_word(reports, name, columns):
-    lines = reports[name].laid_out(Page(columns))
+    lines = reports[name]._laid_out(Page(columns))
     assert max(map(width, lines)) <= columns
     assert not [line for line in lines if line != line.rstrip()]
-    whole = reports[name].laid_out(Page(100_000))
+    whole = reports[name]._laid_out(Page(100_000))
     known = {*pieces(whole), *(f"N{i}" for i in range(70))}  # a map with fewer places begins and ends at other values
     for word in pieces(lines):
         if word in known:
@@ -82,10 +82,10 @@ def test_a_report_fits_and_breaks_no_word(reports, name, columns):
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("name", [name for name in ASKED if name != "map"])  # whose places are put together
 def test_a_report_says_the_same_at_each_width(reports, name, columns):
-    found = set(pieces(reports[name].laid_out(Page(columns))))
+    found = set(pieces(reports[name]._laid_out(Page(columns))))
     heads = {"condition", "dataset", "operator", "answered", "by", "n", "share"}  # of the first column of a table
     elisions = [word.partition("…")[::2] for word in found if "…" in word]
-    for word in set(pieces(reports[name].laid_out(Page(100_000)))) - found - heads:
+    for word in set(pieces(reports[name]._laid_out(Page(100_000)))) - found - heads:
         assert [1 for left, right in elisions if word.startswith(left) and word.endswith(right)], word
 
 

@@ -237,7 +237,7 @@ BAD_EXTENSIONS = {
     "exists": ({"en": EN}, {}, "dataset-exists", "'en' already exists"),
     "payload": ({"k": EN}, {}, "invalid-data", "payload column 'w' is also in 'en'"),
     "payload of seed": ({"en": EN.append_column("v", EN["x"])}, {"overwrite": True}, "invalid-data", "also in 'seed'"),
-    "type": ({"k": pa.table({"x": ["1"], "p": ["a"]})}, {}, "invalid-data", "'x' is string, but int64 in 'seed'"),
+    "type": ({"k": pa.table({"x": ["1"], "p": ["a"]})}, {}, "invalid-data", "'x' is VARCHAR, but BIGINT in 'seed'"),
     "alone": (WHOLE, {}, "invalid-argument", "which dataset"),
     "none": ({}, {}, "invalid-argument", "no data"),
     "no keys": ({"whole": WHOLE}, {}, "invalid-data", "partition column 'p' is missing"),

@@ -43,11 +43,11 @@ def test_metadata_of_the_schema_that_are_not_ours_stay():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"b": pa.float64()}, "'b' is int64 in the table, but double"),
-        ({"b": pa.uint64()}, "'b' is int64 in the table, but uint64"),
-        ({"p": pa.int64()}, "'p' is string in the table, but int64"),
-        ({"t": pa.timestamp("us", "UTC")}, r"'t' is timestamp\[us\] in the table, but timestamp\[us, tz=UTC\]"),
-        ({"t": pa.date32()}, "'t' is timestamp"),
+        ({"b": pa.float64()}, "'b' is BIGINT in the table, but DOUBLE"),
+        ({"b": pa.uint64()}, "'b' is BIGINT in the table, but UBIGINT"),
+        ({"p": pa.int64()}, "'p' is VARCHAR in the table, but BIGINT"),
+        ({"t": pa.timestamp("us", "UTC")}, "'t' is TIMESTAMP in the table, but TIMESTAMP WITH TIME ZONE"),
+        ({"t": pa.date32()}, "'t' is TIMESTAMP in the table, but DATE"),
         ({"b": None}, "'b' is missing in the new data"),
         ({"a": None}, "'a' is missing in the new data"),
         ({"z": pa.int64()}, "new data have a column 'z'"),

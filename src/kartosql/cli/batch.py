@@ -249,7 +249,7 @@ class _Runner:
         if self._results and format_ == "markdown":
             out.write(b"\n")
         self._results += 1
-        lines = query.laid_out(self._page) if isinstance(query, ReportQuery) and self._page is not None else None
+        lines = query._laid_out(self._page) if isinstance(query, ReportQuery) and self._page is not None else None
         if lines is not None:
             out.write("".join(line + "\n" for line in lines).encode())
             rows = len(lines)

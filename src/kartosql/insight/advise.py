@@ -605,7 +605,7 @@ class Advised(Report):
     facts: tuple[str, ...]
     advice: tuple[Recommendation, ...]
 
-    def laid_out(self, page: Page) -> list[str]:
+    def _laid_out(self, page: Page) -> list[str]:
         """Return the lines of its text on a page."""
         lines = [line for fact in self.facts for line in page.text(fact, limit=300)]
         for number, a in enumerate(self.advice, 1):

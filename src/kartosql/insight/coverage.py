@@ -325,7 +325,7 @@ class Coverage(Report):
         title = f"{self.name} by {', '.join(self.by)}"
         return HeatMap(title, self.by, self.noun, (rows, columns), tuple(datasets))
 
-    def laid_out(self, page: Page) -> list[str]:
+    def _laid_out(self, page: Page) -> list[str]:
         """Return the lines of its text on a page."""
         shown = self.heat_map()
         return [*page.text(shown.title), *text_map(shown, page)]

@@ -191,7 +191,7 @@ class Cost(Report):
             for i in self.items
         ]
 
-    def laid_out(self, page: Page) -> list[str]:
+    def _laid_out(self, page: Page) -> list[str]:
         """Return the lines of its text on a page."""
         first, *others = map(page.text, self._summary())
         return [*first, *page.grid(_HEAD, self._rows(), right=range(1, 6)), *chain.from_iterable(others)]
@@ -263,7 +263,7 @@ class Why(Report):
     name: str
     verdicts: tuple[Verdict, ...]
 
-    def laid_out(self, page: Page) -> list[str]:
+    def _laid_out(self, page: Page) -> list[str]:
         """Return the lines of its text on a page."""
         lines = []
         for v in self.verdicts:

@@ -298,7 +298,7 @@ class Certificate(Report):
         made = f"{self.time} by kartosql {self.version}"
         return [("query", self.sql), ("store", self.store), ("tables", tables or "none"), ("made", made)]
 
-    def laid_out(self, page: Page) -> list[str]:
+    def _laid_out(self, page: Page) -> list[str]:
         """Return the lines of its text on a page."""
         style = "good" if self.verdict == "verified" else "error" if self.is_failed else "hint"
         lines = page.text(self.verdict.upper() + (f": {self.because}" if self.because else ""), "", 300, style)

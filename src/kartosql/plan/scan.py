@@ -386,7 +386,7 @@ class ScanReport(Report):
         }
         return list(facts.items())
 
-    def laid_out(self, page: Page) -> list[str]:
+    def _laid_out(self, page: Page) -> list[str]:
         """Return the lines of its text on a page."""
         found = page.facts([("engine", f"{self.engine} ({self.engine_reason})")], "")
         for scan in self.scan.occurrences:

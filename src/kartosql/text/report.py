@@ -38,12 +38,12 @@ class Report:
         """Return it as a piece of HTML, everything escaped and without anything from elsewhere."""
         raise NotImplementedError
 
-    def laid_out(self, page: Page) -> list[str]:
+    def _laid_out(self, page: Page) -> list[str]:
         """Return the lines of its text on a page."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n".join(self.laid_out(Page.of_stdout()))
+        return "\n".join(self._laid_out(Page.of_stdout()))
 
     def __repr__(self) -> str:
         return str(self)

@@ -13,6 +13,7 @@ from kartosql.formats.kartothek import dataset
 from kartosql.formats.kartothek.dataset import parse_partitions, partition_type
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
+from kartosql.text.types import type_name
 
 
 def parse(folders, *types, keys=("p", "q")):
@@ -149,7 +150,7 @@ def test_values_that_do_not_fit_are_refused(text, type_):
     assert e.value.code == "invalid-partition-value"
     assert e.value.message.startswith("u/table/p=")
     assert "'p'" in e.value.message
-    assert str(type_) in e.value.message
+    assert f"is no {type_name(type_)}" in e.value.message
 
 
 @pytest.mark.parametrize("folder", ["", "q=1", "x=1", "p", "p=1", "P=1/q=1", "q=1/p=1"])

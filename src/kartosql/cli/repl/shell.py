@@ -360,7 +360,7 @@ class Running:
         try:
             query = self._query = make()
             if isinstance(query, ReportQuery):
-                self.report = query.laid_out(self._screen.page)
+                self.report = query._laid_out(self._screen.page)
             if self.out is not None:
                 self.result.rows, self.result.is_complete = self.out.write(query), True
                 self.result.summary = self._account(query, self._started)

@@ -84,10 +84,11 @@ def per_file(known: ColumnBounds, files: Sequence[int]) -> dict[int, FileBounds]
     return found
 
 
-def refused(name: str, column: str, type_: Any, target: str) -> UsageError:
-    """Return the error about a column that the format cannot carry."""
+def refused(name: str, column: str, type_: pa.DataType | str, target: str) -> UsageError:
+    """Return the error about a column that the format cannot carry, for its type or for what it holds."""
+    what = type_ if isinstance(type_, str) else type_name(type_)
     return UsageError(
-        f"{name}: {target} has no type for the column {column!r}, which is {type_name(type_)}.",
+        f"{name}: {target} has no type for the column {column!r}, which is {what}.",
         code="unsupported-type",
         hint="Publish a dataset without it, or with another type: CREATE DATASET ... AS SELECT CAST(...) ...",
     )

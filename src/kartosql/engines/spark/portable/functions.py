@@ -419,6 +419,11 @@ def _micros(call: Call, at: int) -> str:
     return days if kind == "D" else f"({days} + {_OF_DAY.format(sql)})"
 
 
+def _rounded_millis(micros: str) -> str:
+    """Return microseconds as milliseconds, halves away from zero."""
+    return f"CAST(round(CAST({micros} AS DECIMAL(20, 0)) / 1000) AS BIGINT)"
+
+
 def _epoch(call: Call, at: int = 0) -> str:
     return f"(CAST({_micros(call, at)} AS DOUBLE) / 1000000D)"
 
@@ -486,7 +491,7 @@ rule("make_date", "iii", "make_date({0}, {1}, {2})")
 rule("monthname", "[DTZ]", lambda call: _name(_MONTHS, _field_of(call, "month", 0)), near=True)
 rule("dayname", "[DTZ]", lambda call: _name(_DAYS, f"({_field_of(call, 'dayofweek', 0)} + 1)"), near=True)
 rule("epoch", "[DTZ]", _epoch, near=True)
-rule("epoch_ms", "[DTZ]", lambda call: f"floor({_micros(call, 0)} / 1000)", near=True)
+rule("epoch_ms", "[DTZ]", lambda call: _rounded_millis(_micros(call, 0)), near=True)
 rule("epoch_us", "[DTZ]", lambda call: _micros(call, 0), near=True)
 
 
