@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import kartosql
 from kartosql import untrusted
 
 BIG = 1_000_000_000
@@ -55,11 +57,12 @@ class Clock:
     Between two looks of an owner that waits are 10 ms at most. Put in place of ``untrusted.time``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look: float = untrusted.TICK / 3) -> None:
         self.now = 0.0
+        self._look = look  # there are three for each wait
 
     def monotonic(self) -> float:
-        self.now += untrusted.TICK / 3  # there are three looks for each wait
+        self.now += self._look
         return self.now
 
 
@@ -92,3 +95,10 @@ def statements() -> Iterator[str]:
 
 def _split(lines: str) -> list[str]:
     return [part for line in lines.strip().splitlines() for part in line.split("|") if "||" not in part]
+
+
+def small_store(folder: Path) -> Path:
+    """Make the store that statements are about: a dataset of four files, whose ``v`` is twice its ``k``."""
+    with kartosql.connect(folder) as con:
+        con.sql("CREATE DATASET t PARTITION BY (p) INDEX (k) AS SELECT i % 4 p, i k, i * 2 v FROM range(2000) r(i)")
+    return folder

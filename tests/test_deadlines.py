@@ -19,16 +19,13 @@ SECONDS = 0.3  # the statements below take some seconds
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("store")
-    with kartosql.connect(folder) as con:
-        con.sql("CREATE DATASET t PARTITION BY (p) INDEX (k) AS SELECT i % 4 p, i k, i * 2 v FROM range(2000) r(i)")
-    return folder
+    return abuse.small_store(tmp_path_factory.mktemp("store"))
 
 
 def _ends(con, sql, monkeypatch):
     """Assert that a statement ends a second after its limit at the latest, and that the next one is answered."""
     con.sql("SELECT 1 AS a")  # the worker is there
-    clock = abuse.Clock()
+    clock = abuse.Clock(untrusted.TICK)  # faster than the worker, however seldom the owner gets to look
     with monkeypatch.context() as patch:
         patch.setattr(untrusted, "time", clock)
         with pytest.raises(KartosqlError) as caught:

@@ -32,9 +32,8 @@ MOST = 1.3 * MEMORY if ALL else 2 * MEMORY + SLACK
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("store")
+    folder = abuse.small_store(tmp_path_factory.mktemp("store"))
     with kartosql.connect(folder) as con:
-        con.sql("CREATE DATASET t PARTITION BY (p) INDEX (k) AS SELECT i % 4 p, i k, i * 2 v FROM range(2000) r(i)")
         con.sql("CREATE VIEW few AS SELECT k FROM t WHERE k < 3")
     return folder
 

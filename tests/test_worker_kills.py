@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import abuse
 import kartosql
 from kartosql.errors import KartosqlError
 
@@ -43,10 +44,7 @@ for _ in range(2):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("store")
-    with kartosql.connect(folder) as con:
-        con.sql("CREATE DATASET t PARTITION BY (p) INDEX (k) AS SELECT i % 4 p, i k, i * 2 v FROM range(2000) r(i)")
-    return folder
+    return abuse.small_store(tmp_path_factory.mktemp("store"))
 
 
 def test_kills_at_random_moments_leave_nothing(store, tmp_path, monkeypatch):
