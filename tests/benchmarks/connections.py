@@ -15,7 +15,7 @@ import tempfile
 
 from kartosql.demo import build_flights
 from kartosql.store import Store
-from tests.benchmarks.ratios import HEAD, Figure, row
+from tests.benchmarks.ratios import Figure, table
 
 CONNECTIONS = 50
 THREADS, MEGABYTES = 100, 400  # at most
@@ -73,9 +73,7 @@ def main() -> int:
             f"one: {one[1]:.0f} MB",
         ),
     ]
-    print(HEAD)
-    for figure in figures:
-        print(row(figure))
+    print(table(figures))
     return 0 if all(figure.ok for figure in figures) else 1
 
 

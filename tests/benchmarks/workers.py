@@ -15,7 +15,7 @@ from pathlib import Path
 import kartosql
 from kartosql.demo import build_flights
 from kartosql.store import Store
-from tests.benchmarks.ratios import HEAD, Figure, in_turns, row
+from tests.benchmarks.ratios import Figure, in_turns, table
 
 STATEMENTS = {
     "rows of a small file": "SELECT name FROM airports WHERE faa = 'JFK'",
@@ -73,9 +73,7 @@ def main() -> int:
             about = f"{ours:.1f} ms / {other:.1f} ms; elapsed {waits:+.1f} ms"
             name = f"CPU of {what}, above that in this process"
             figures.append(Figure(name, f"<= {ABOVE} ms", f"{ours - other:.1f} ms", ours - other <= ABOVE, about))
-    print(HEAD)
-    for figure in figures:
-        print(row(figure))
+    print(table(figures))
     return 0 if all(figure.ok for figure in figures) else 1
 
 
