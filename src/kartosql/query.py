@@ -20,7 +20,7 @@ from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.formats.kartothek.snapshot import SETTLED_NS
 from kartosql.plan.bind import BoundQuery, Parameters, PlanCache, bind_unplanned
-from kartosql.plan.operators import Operator, Source
+from kartosql.plan.operators import Operator, TableFiles
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
 from kartosql.plan.scan import Answer, Scan, ScanReport
@@ -118,8 +118,8 @@ class Account:
         """The operators of the engine, as far as it tells."""
         return () if self.measured is None else self.measured.operators(self._sources)
 
-    def _sources(self) -> dict[str, Source]:
-        found = dict[str, Source]()
+    def _sources(self) -> dict[str, TableFiles]:
+        found = dict[str, TableFiles]()
         for scan in self.scan.occurrences:
             for part in scan.parts:
                 name, table = scan.occurrence.source.name, part.part.table
@@ -128,7 +128,9 @@ class Account:
                 for key, file in zip(part.opened, self.files.names(part.opened), strict=True):
                     is_own = key not in of_deletes
                     found[file] = (
-                        Source(name, len(table.files)) if is_own else Source(f"deletes of {name}", len(of_deletes))
+                        TableFiles(name, len(table.files))
+                        if is_own
+                        else TableFiles(f"deletes of {name}", len(of_deletes))
                     )
         return found
 

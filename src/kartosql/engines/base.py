@@ -12,7 +12,7 @@ import pyarrow as pa
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import constant
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.operators import Operator, Source
+from kartosql.plan.operators import Operator, TableFiles
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
 from kartosql.tables.table import CHANGE, STEP, Changelog, Changes, Deletes, FileTable, KeyDeletes, Part, Table
 from kartosql.text.report import counted
@@ -25,7 +25,7 @@ class Measured(Protocol):
     def settle(self) -> dict[str, int | None]:
         """Return bytes_read, files_opened and row_groups_read; None is not known."""
 
-    def operators(self, sources: Callable[[], Mapping[str, Source]]) -> tuple[Operator, ...]:
+    def operators(self, sources: Callable[[], Mapping[str, TableFiles]]) -> tuple[Operator, ...]:
         """Return the operators of the run, as far as it is told; ``sources`` are the tables by the names of files."""
 
 

@@ -53,7 +53,7 @@ class Cut:
     tail: bytes
 
 
-class _Entries(Reader):
+class _EntryReader(Reader):
     """Reads entries of row groups, and notes where they have offsets and numbers."""
 
     def __init__(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ def cut(data: bytes) -> Cut:
     head = schema_bytes(footer) if footer is not None else None
     if footer is None or head is None:
         raise ValueError("it is unusual")
-    reader = _Entries(footer)
+    reader = _EntryReader(footer)
     reader.at = len(head)
     reader.signed()
     if footer[reader.at] != GROUPS_FOLLOW:

@@ -13,7 +13,7 @@ _HEAD = ("operator", "time", "rows", "bytes")
 _RIGHT = (1, 2, 3)
 
 
-class Source(NamedTuple):
+class TableFiles(NamedTuple):
     """A table that files belong to: its name, and how many files it has."""
 
     name: str

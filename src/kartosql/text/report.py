@@ -142,7 +142,7 @@ class Page:
         head, most = [*map(one_line, head)], CELL if self.columns is None else WIDE
         cells = [[cell if isinstance(cell, Branch) else one_line(cell, most) for cell in row] for row in rows]
         shown = [i for i in range(len(head)) if any(row[i] for row in cells)]
-        columns = [_Column(head[i], [row[i] for row in cells], i in right) for i in shown]
+        columns = [_TextColumn(head[i], [row[i] for row in cells], i in right) for i in shown]
         if not columns:
             return []
         if self.columns is not None and not _fit(columns, self.columns - 2):
@@ -152,7 +152,7 @@ class Page:
         lines = [*self._row(columns, [column.head for column in columns], "name"), "  " + self.paint("line", rule)]
         return lines + [line for row in cells for line in self._row(columns, [row[i] for i in shown], "number")]
 
-    def _row(self, columns: Sequence[_Column], cells: Sequence[str], style: str) -> list[str]:
+    def _row(self, columns: Sequence[_TextColumn], cells: Sequence[str], style: str) -> list[str]:
         """Return the lines of a row, its numbers in a style, and so all of a head."""
         wrapped = [column.wrapped(cell) for column, cell in zip(columns, cells, strict=True)]
         lines = []
@@ -176,7 +176,7 @@ class Page:
         return lines + self.facts(others, f"  {then}  ")
 
 
-class _Column:
+class _TextColumn:
     """A column of a table: how wide it is, and ``least`` how wide it has to be."""
 
     def __init__(self, head: str, cells: Sequence[str], is_right: bool) -> None:
@@ -194,7 +194,7 @@ class _Column:
         return list(zip(chain([cell.first], repeat(cell.then)), lines, strict=False))
 
 
-def _fit(columns: Sequence[_Column], room: int) -> bool:
+def _fit(columns: Sequence[_TextColumn], room: int) -> bool:
     """Take from the widest columns until all of them have their place; return whether they have."""
     over = sum(column.width + 2 for column in columns) - 2 - room
     while over > 0:

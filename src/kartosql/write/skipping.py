@@ -219,7 +219,7 @@ def not_indexed(name: str) -> UsageError:
     return UsageError(f"{name!r} has no skipping indexes.", code="not-indexed", hint=hint)
 
 
-class _Files:
+class _CurrentFiles:
     """The files of a table by the names of entries about them, whose times are taken as they are: none changes."""
 
     def __init__(self, table: DatasetTable, place: Place, layout: IndexLayout) -> None:
@@ -266,7 +266,7 @@ def _refresh(
     """Bring metadata up to date; if that ``follows`` a commit, entries of files that are listed are taken as true."""
     if not all(spec.kind.is_for_executors for spec in specs):
         spark = None
-    files = _Files(table, place, _layout(table, place.table, specs))
+    files = _CurrentFiles(table, place, _layout(table, place.table, specs))
     wanted = files.unknown(existing) if follows and existing is not None else files.numbers.keys()
     is_few = follows and len(wanted) <= MOST_ASKED
     folders = [table.files[files.numbers[path]] for path in wanted] if is_few else [files.prefix]

@@ -10,11 +10,11 @@ from typing import Any
 
 import duckdb
 
-from kartosql.plan.operators import Operator, Source
+from kartosql.plan.operators import Operator, TableFiles
 from kartosql.text.report import counted
 
 
-class Profile:
+class DuckProfile:
     """What the last run of a connection took; asked for when it is wanted, or before the next run comes.
 
     To ask takes a tenth of the time of a small query. ``with_paths`` puts paths in place of names of files.
@@ -36,7 +36,7 @@ class Profile:
             "row_groups_read": _total([s.get("row_groups_scanned") for s in every if _is_of_parquet(s)]),
         }
 
-    def operators(self, sources: Callable[[], Mapping[str, Source]]) -> tuple[Operator, ...]:
+    def operators(self, sources: Callable[[], Mapping[str, TableFiles]]) -> tuple[Operator, ...]:
         """Return the operators of the run; ``sources`` are the tables by the names of their files."""
         found = self._found().get("operator", ())
         kept = {i.get("Table Index"): str(i.get("CTE Name")) for top in found for i in map(_info, _all(top))}
@@ -111,7 +111,7 @@ class _Words:
     """Names operators as a person does."""
 
     def __init__(
-        self, sources: Mapping[str, Source], kept: Mapping[str | None, str], with_paths: Callable[[str], str]
+        self, sources: Mapping[str, TableFiles], kept: Mapping[str | None, str], with_paths: Callable[[str], str]
     ) -> None:
         self._sources, self._kept, self._with_paths = sources, kept, with_paths
 

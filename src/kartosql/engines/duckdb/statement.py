@@ -20,7 +20,7 @@ from kartosql import stopping
 from kartosql.engines.base import corrupt_file
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.profile import Profile
+from kartosql.engines.duckdb.profile import DuckProfile
 from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.types import exact_type, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, SqlError, missing_file, reraise
@@ -407,7 +407,7 @@ class DuckStatement(EngineSession):
         self._reader: pa.RecordBatchReader | None = None
         self._unharmed = True
         self._closed = False
-        self._measured: weakref.ref[Profile] | None = None
+        self._measured: weakref.ref[DuckProfile] | None = None
         self._prepared: tuple[Any, ...] | None = None  # the scan whose views are there
         self._ran: tuple[str, list[str]] | None = None  # a text that is one query, and the types of its columns
         if self.instance.filesystem is not None:
@@ -678,10 +678,10 @@ class DuckStatement(EngineSession):
             return None
         return percent / 100 if 0 <= percent <= 100 else None
 
-    def measured(self) -> Profile:
+    def measured(self) -> DuckProfile:
         """Return what tells how much the run read."""
         slots = self.instance.slots
-        found = Profile(self._connection, str if slots is None else slots.with_paths)
+        found = DuckProfile(self._connection, str if slots is None else slots.with_paths)
         self._measured = weakref.ref(found)
         return found
 

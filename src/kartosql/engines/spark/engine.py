@@ -18,7 +18,7 @@ from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
 from kartosql.engines.spark.connect import configured, queried, shown
 from kartosql.engines.spark.listing import Places, moved
-from kartosql.engines.spark.profile import Profile
+from kartosql.engines.spark.profile import SparkProfile
 from kartosql.engines.spark.scan import READS, FileShapes, ScanFrames, check_types, stored_columns
 from kartosql.engines.spark.session import (
     SEMANTICS,
@@ -70,7 +70,7 @@ class SparkStatement:
         self._spark: Any = None
         self._frame: Any = None  # the answer, in a session of Spark Connect
         self._share: float | None = None
-        self._profile = Profile()
+        self._profile = SparkProfile()
         self._translation: Translation | None = None
         self._schema: pa.Schema | None = None
         self._interrupted = self._timed_out = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from kartosql.plan.operators import Operator, Source
+from kartosql.plan.operators import Operator, TableFiles
 from kartosql.text.report import counted
 
 # What stands around operators without doing anything of its own.
@@ -19,7 +19,7 @@ _WIDE = 300
 _NOISE = re.compile(r"#\d+L?|, \[plan_id=\d+\]|, ENSURE_REQUIREMENTS|HashedRelationBroadcastMode\(.*")
 
 
-class Profile:
+class SparkProfile:
     """What a run took; ``plan`` is that of the JVM, None without one."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Profile:
         """Return how much the run read, which Spark does not count."""
         return {"bytes_read": None, "files_opened": None, "row_groups_read": None}
 
-    def operators(self, sources: Callable[[], Mapping[str, Source]]) -> tuple[Operator, ...]:
+    def operators(self, sources: Callable[[], Mapping[str, TableFiles]]) -> tuple[Operator, ...]:
         """Return the operators of the run; ``sources`` are the tables by the names of their files."""
         try:
             return () if self.plan is None else (_operator(self.plan, sources()),)
@@ -37,7 +37,7 @@ class Profile:
             return ()
 
 
-def _operator(node: Any, sources: Mapping[str, Source]) -> Operator:
+def _operator(node: Any, sources: Mapping[str, TableFiles]) -> Operator:
     kind = str(node.nodeName()).strip()
     if kind in _AROUND:
         return _operator(getattr(node, _AROUND[kind])(), sources)
@@ -58,7 +58,7 @@ def _items(found: Any) -> Iterator[Any]:
         yield items.next()
 
 
-def _name(node: Any, kind: str, files: int | None, sources: Mapping[str, Source]) -> str:
+def _name(node: Any, kind: str, files: int | None, sources: Mapping[str, TableFiles]) -> str:
     if kind.startswith("Scan ") and files is not None:
         paths = node.relation().location().inputFiles()
         source = sources.get(unquote(urlsplit(paths[0]).path)) if len(paths) else None
