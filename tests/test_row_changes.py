@@ -295,7 +295,12 @@ MERGE = "MERGE INTO d USING (SELECT 1 AS i, 'x' AS s) AS n ON (i)"
         ("DELETE FROM d WHERE i > extract(year FROM now())", "invalid-condition", "d"),
         (f"{MERGE}", "syntax-error", None),
         (MERGE.replace("ON (i)", "ON (p)") + " WHEN MATCHED THEN DELETE", "unknown-column", "p"),
-        (MERGE.replace("ON (i)", "ON d.i = n.i") + " WHEN MATCHED THEN DELETE", "syntax-error", "d"),
+        (MERGE.replace("ON (i)", "ON d.i = n.i AND d.p > 0") + " WHEN MATCHED THEN DELETE", "syntax-error", ">"),
+        (MERGE.replace("ON (i)", "ON d.i = p") + " WHEN MATCHED THEN DELETE", "syntax-error", "d.i = p"),
+        (MERGE.replace("ON (i)", "ON (i, d.p = d.i)") + " WHEN MATCHED THEN DELETE", "syntax-error", "d.p = d.i"),
+        (f"{MERGE} WHEN NOT MATCHED THEN INSERT *", "unknown-column", "d"),
+        (f"{MERGE} WHEN MATCHED THEN UPDATE BY NAME", "unknown-column", "d"),
+        ("MERGE INTO c USING c.w ON (x, p) WHEN MATCHED THEN UPDATE SET *", "unknown-column", "c"),
         (MERGE.replace("1 AS i", "unnest([1, 1]) AS i") + " WHEN MATCHED THEN DELETE", "merge-conflict", "d"),
         ("MERGE INTO d USING nope ON (i) WHEN MATCHED THEN DELETE", "unknown-table", None),
         ("MERGE INTO c.seed USING c.w ON (x) WHEN NOT MATCHED THEN INSERT (x) VALUES (w.x)", "not-supported", "c.seed"),
@@ -310,6 +315,36 @@ def test_what_cannot_be_changed_is_refused_and_everything_stays(con, sql, code, 
         assert e.value.sql == sql
         assert sql[slice(*e.value.span)] == place
     assert {name: (con.sql(f'FROM "{name}"').rows(), _files(con, f'"{name}"')) for name in con.datasets()} == before
+
+
+@pytest.mark.parametrize(
+    "on", ["(i)", "d.i = n.i", "(n.I = d.i)", "D.i = n.i AND d.p = n.p", "(p, d.i = n.i)", "(i, p)"]
+)
+def test_keys_of_a_merge_may_be_compared_and_a_star_stands_for_all_columns_by_their_names(con, on):
+    source = pa.table({"S": ["x", "y"], "more": [1, 2], "i": [1, 9], "p": [0, 5]})
+    con.register("n", source)
+    told = con.sql(
+        f"MERGE INTO d USING n ON {on} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    ).arrow()
+    assert told.select(["changed", "inserted"]).to_pylist() == [{"changed": 1, "inserted": 1}]
+    assert con.sql("SELECT p, i, s FROM d ORDER BY i").rows() == [(0, 1, "x"), (0, 2, None), (1, 3, "c"), (5, 9, "y")]
+
+
+def test_tables_of_a_merge_may_have_other_names_there(con):
+    con.register(
+        "n",
+        pa.table(
+            {"k": [0, 3], "p": [0, 3], "v": [20, 23], "w": [50, None]},
+            pa.schema([("k", pa.int64()), ("p", pa.int64()), ("v", pa.int64()), ("w", pa.int64())]),
+        ),
+    )
+    con.sql(
+        "MERGE INTO c AS a USING n AS b ON a.x = b.k AND b.p = a.p WHEN MATCHED AND a.v < b.v THEN UPDATE BY NAME "
+        "WHEN NOT MATCHED THEN INSERT BY NAME"
+    )
+    assert con.sql("SELECT x, p, v, w FROM c ORDER BY x").rows() == [(0, 0, 20, 50), (1, 1, 11, None), (3, 3, 23, None)]
+    con.sql("MERGE INTO c.seed a USING n b ON (a.x = b.k AND a.p = b.p) WHEN MATCHED AND b.v = 23 THEN DELETE")
+    assert con.sql("SELECT x FROM c.seed ORDER BY x").rows() == [(0,), (1,)]
 
 
 def test_rows_of_a_dataset_with_several_tables_do_not_change_one_by_one(con):

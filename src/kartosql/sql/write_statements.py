@@ -30,6 +30,10 @@ class Named(NamedTuple):
         """The part behind the last dot."""
         return self.parts[-1]
 
+    def is_of(self, table: str) -> bool:
+        """Return whether this is a name with that of a table before it."""
+        return len(self.parts) > 1 and self.parts[-2].lower() == table.lower()
+
 
 Columns = tuple[Named, ...]
 
@@ -100,8 +104,7 @@ class Insert(WriteTo):
 
     ``columns`` is None where the columns of the query are found by their names, ``()`` where
     they are in the order of those of the table. With ``evolve`` they may be others than those of the table.
-    ``partition`` holds the columns of PARTITION
-    with the constants given to them; None is a column without one.
+    ``partition`` holds the columns of PARTITION with the constants given to them; None is a column without one.
     """
 
     overwrite: bool
@@ -112,24 +115,29 @@ class Insert(WriteTo):
 
 
 class Action(NamedTuple):
-    """What is done with the rows for which a condition holds, or all: columns and places of values, None deletes."""
+    """What is done with the rows for which a condition holds, or all: columns and places of values, None deletes.
+
+    With ``every`` they are all columns that are no keys, and the values are those of the source by their names.
+    """
 
     condition: Span | None
     values: tuple[tuple[Named, Span], ...] | None
+    every: bool = False
 
 
 @dataclass(frozen=True)
 class ChangeRows(WriteTo):
     """UPDATE t SET a = value, ... WHERE condition, and what DELETE and MERGE have in common with it.
 
-    MERGE INTO t USING s ON (keys) has a ``source`` with the name of its rows, and ``inserts`` for those that match no
-    row of the target.
+    MERGE INTO t USING s ON (keys) has a ``source``, names of its rows and of the target's, ``keys`` of both, and
+    ``inserts`` for rows of the source that match none of the target.
     """
 
     actions: tuple[Action, ...]
     source: Span | None = None
     source_name: str = ""
-    keys: Columns = ()
+    target_name: str = ""
+    keys: tuple[tuple[Named, Named], ...] = ()
     inserts: tuple[Action, ...] = ()
 
 
@@ -284,7 +292,7 @@ FORMS = {
     "DELETE FROM": "DELETE FROM c [DATASETS (d)] WHERE p = 1",
     "UPDATE": "UPDATE c.d SET a = 1, b = a + 1 WHERE i = 2",
     "MERGE INTO": "MERGE INTO c.d USING s ON (key) WHEN MATCHED [AND a > 1] THEN UPDATE SET a = s.a | DELETE "
-    "WHEN NOT MATCHED THEN INSERT (a, b) VALUES (s.a, 1)",
+    "WHEN NOT MATCHED THEN INSERT (a, b) VALUES (s.a, 1), or UPDATE SET * and INSERT *",
     "DROP CUBE": "DROP CUBE [IF EXISTS] c",
     "DROP DATASET": "DROP DATASET [IF EXISTS] c.d",
     "DROP VIEW": "DROP VIEW [IF EXISTS] v",
@@ -610,39 +618,67 @@ class _WriteCursor(TokenCursor):
 
     def merge(self) -> ChangeRows:
         target = self.named()
+        shown = target.last if self.keyword() == "USING" else self.alias()
         self.expect("USING")
         start = self.expression("ON", "AS")[0]
         name = self.tokens[self.at - 1].text  # of a table; a query has an alias
-        if self.take("AS"):
-            name = self.single().last
+        if self.keyword() == "AS":
+            name = self.alias()
         source = (start, self.tokens[self.at - 1].end + 1)
         self.expect("ON")
-        keys = self.some_columns()
+        keys = self.keys(shown, name)
         clauses: tuple[list[Action], list[Action]] = ([], [])
         while self.take("WHEN"):
             is_new = self.take("NOT")
             self.expect("MATCHED")
             condition = self.expression("THEN") if self.take("AND") else None
             self.expect("THEN")
-            deletes = not is_new and self.take("DELETE")
-            clauses[is_new].append(Action(condition, None if deletes else self.new_values(is_new)))
+            clauses[is_new].append(self.action(condition, is_new))
         actions, inserts = map(tuple, clauses)
         if not actions and not inserts:
             raise self.fail("Expected WHEN MATCHED or WHEN NOT MATCHED.")
-        return ChangeRows(self.text, target, actions, source, name, keys, inserts)
+        return ChangeRows(self.text, target, actions, source, name, shown, keys, inserts)
 
-    def new_values(self, is_new: bool) -> tuple[tuple[Named, Span], ...]:
+    def alias(self) -> str:
+        self.take("AS")
+        return self.single().last
+
+    def keys(self, target: str, source: str) -> tuple[tuple[Named, Named], ...]:
+        """Read ``(key, ...)``, or ``t.key = s.key AND ...``, with or without parentheses, as pairs in this order."""
+        found: list[tuple[Named, Named]] = []
+        closed = self.take("(")
+        while not found or self.take(",", "AND"):
+            one = other = self.named()
+            if not closed or self.word() == "=":
+                self.expect("=")
+                other = self.named()
+                span = (one.span[0], other.span[1])
+                if one.is_of(source):
+                    one, other = other, one
+                if not (one.is_of(target) and other.is_of(source)):
+                    message = f"Each key compares a column of {target!r} with one of {source!r}."
+                    raise self.fail(message, "Other conditions stand behind WHEN MATCHED AND.", span=span)
+            found.append((one, other))
+        if closed:
+            self.expect(")")
+        return tuple(found)
+
+    def action(self, condition: Span | None, is_new: bool) -> Action:
+        if not is_new and self.take("DELETE"):
+            return Action(condition, None)
+        self.expect("INSERT" if is_new else "UPDATE")
+        if self.phrase("BY", "NAME") or self.phrase(*(("*",) if is_new else ("SET", "*"))):
+            return Action(condition, (), every=True)
         if not is_new:
-            self.expect("UPDATE", "SET")
-            return self.assignments("WHEN")
-        self.expect("INSERT")
+            self.expect("SET")
+            return Action(condition, self.assignments("WHEN"))
         columns = self.some_columns()
         self.expect("VALUES", "(")
         values = self.separated(lambda: self.expression(",", ")"))
         self.expect(")")
         if len(values) != len(columns):
             raise self.fail(f"{len(columns)} columns are named, but {len(values)} values given.")
-        return tuple(zip(columns, values, strict=True))
+        return Action(condition, tuple(zip(columns, values, strict=True)))
 
     def on(self) -> Named:
         self.expect("ON")

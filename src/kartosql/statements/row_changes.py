@@ -27,8 +27,8 @@ from kartosql.statements import targets
 from kartosql.statements.query_rows import QueryRows
 from kartosql.statements.targets import CHANGE, COUNT, by_dataset, refused
 from kartosql.tables.names import Tables
-from kartosql.tables.names import quote_identifier as quote
 from kartosql.tables.table import Overlay, Part, Table, arrow_table, exposed
+from kartosql.text.constants import quote
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.cubes import change_members, opened_cube
 from kartosql.write.datasets import append_to_dataset
@@ -98,7 +98,8 @@ class _RowChange:
         self._marks = [(t.start, t.end + 1) for t in tokens_of(self._text) if self._text[t.start] == "?"]
         given = request.parameters or ()
         self._given = given if isinstance(given, Mapping) else {str(n): v for n, v in enumerate(given, 1)}
-        self._rows, self._source = quote(statement.target.last), quote(statement.source_name)
+        self._rows = quote(statement.target_name or statement.target.last)
+        self._source = quote(statement.source_name)
         self._keys: list[tuple[str, str]] = []  # columns of the target and of the source
         self._reads_all = statement.source is not None  # whether it matters which other files there are
         self._given_rows = pa.table({})  # of the source, with their numbers
@@ -106,12 +107,13 @@ class _RowChange:
             found = (
                 rows if rows is not None else self._query(f"SELECT * FROM {self._sql(statement.source, '')}").arrow()
             )
-            mine = targets.resolved(statement.keys, self._shown.columns, self._shown.name, self._text)
-            theirs = targets.resolved(statement.keys, found.column_names, "The source", self._text)
+            own, others = zip(*statement.keys, strict=True)
+            mine = targets.resolved(own, self._shown.columns, self._shown.name, self._text)
+            theirs = targets.resolved(others, found.column_names, "The source", self._text)
             self._keys = list(zip(mine, theirs, strict=True))
             self._given_rows = found.append_column(_ROW, pa.array(range(found.num_rows), pa.int64()))
         self._check()
-        self._updates, self._inserts = self._values(statement.actions), self._values(statement.inserts)
+        self._updates, self._inserts = self._values(statement.actions, self._keys), self._values(statement.inserts)
         self._check_cells()
 
     def _begun(self) -> Table:
@@ -226,7 +228,8 @@ class _RowChange:
         actions = (*self._statement.actions, *self._statement.inserts)
         text = ", ".join(self._sql(a.condition) for a in actions if a.condition) or "1"
         values = [self._sql(place) for a in actions for _, place in a.values or ()]
-        names = {self._statement.target.last, self._statement.source_name}.difference(self._types)
+        own = self._statement.target_name or self._statement.target.last
+        names = {own, self._statement.source_name}.difference(self._types)
         if names_whole_rows(self._parsed(f"SELECT {', '.join([text, *values])}").tree, names):
             raise self._refused("not-supported", "Conditions and values name their columns one by one here.")
         reason = undetermined(self._parsed(f"SELECT {text}").tree)
@@ -235,16 +238,28 @@ class _RowChange:
             raise self._refused("invalid-condition", message, "Ask for the values first, hand them over as parameters.")
         self._reads_all |= "SELECT" in text.upper() or "FROM" in text.upper()
 
-    def _values(self, actions: Sequence[ws.Action]) -> list[dict[str, str]]:
-        """Return the new values of columns for each action, in the types of the columns."""
+    def _values(self, actions: Sequence[ws.Action], keys: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
+        """Return the new values of columns for each action, in the types of the columns; ``keys`` have their values."""
         types, found = self._types, []
         for action in actions:
             named = action.values or ()
             names = targets.resolved(tuple(n for n, _ in named), types, self._shown.name, self._text)
             values = {c: self._sql(place) for c, (_, place) in zip(names, named, strict=True)}
+            if action.every:
+                values = self._by_name([c for c in types if c not in dict(keys)])
             typed = {c: sql_type(types[c]) for c in values if not pa.types.is_null(types[c])}
             found.append({c: f"CAST({v} AS {typed[c]})" if c in typed else v for c, v in values.items()})
         return found
+
+    def _by_name(self, columns: Sequence[str]) -> dict[str, str]:
+        """Return the columns of the source that have the names of some, or are keys with them."""
+        known = {c.lower(): c for c in self._given_rows.column_names if c != _ROW}
+        theirs = {mine: their for mine, their in self._keys if mine.lower() not in known}
+        if lacking := [c for c in columns if c not in theirs and c.lower() not in known]:
+            message = f"The source has no column {lacking[0]!r}, and * is for all columns of {self._shown.name!r}."
+            hint = "Name the columns: UPDATE SET a = s.a, INSERT (a) VALUES (s.a)."
+            raise self._refused("unknown-column", message, hint)
+        return {c: f"{self._source}.{quote(theirs.get(c) or known[c.lower()])}" for c in columns}
 
     def _check_cells(self) -> None:
         """Raise ``not-supported`` for changes of a cube after which a row is in another cell, or hides one."""
