@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from kartosql import connection, worker
+from kartosql import worker
 from kartosql.plan.bind import PlanCache
 from kartosql.query import Execution
+from kartosql.session import Session
 
 PHASES = {
-    "parse": (connection, "check_size"),
+    "parse": (Session, "parse"),
     "bind": (PlanCache, "bind"),
     "plan": (Execution, "plan"),
     "run": (worker, "_stream"),

@@ -167,7 +167,8 @@ class Connection:
     def _request(self, text: str, parameters: Parameters, engine: Engine | None) -> tuple[Request, Statement]:
         self._session.check_open()
         started = time.perf_counter()
-        check_size(text, self._session.settings)
+        if caps := self._session.settings.caps():
+            check_size(text, caps)
         statement = self._session.parse(text)
         if isinstance(parameters, list | tuple | Mapping):
             from kartosql.conditions import plain

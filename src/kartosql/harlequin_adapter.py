@@ -17,7 +17,7 @@ from kartosql.errors import KartosqlError
 from kartosql.opening import connect_as_owner
 from kartosql.result import Query
 from kartosql.sql import split_statements
-from kartosql.tables.names import quote_identifier
+from kartosql.text.constants import quote
 from kartosql.text.secrets import redacted
 from kartosql.text.types import type_name
 
@@ -105,7 +105,7 @@ class HarlequinKartosqlConnection(HarlequinConnection):
         columns = []
         try:
             for field in self.native.sql(f"FROM {name}").schema:
-                quoted, type_ = quote_identifier(field.name), field.type
+                quoted, type_ = quote(field.name), field.type
                 place = f"{name}.{quoted}"
                 columns.append(CatalogItem(place, quoted, field.name, _short(type_), type_name=type_name(type_)))
         except KartosqlError:

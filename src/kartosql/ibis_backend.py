@@ -25,6 +25,7 @@ import kartosql
 from kartosql.connection import Connection
 from kartosql.errors import SqlError
 from kartosql.result import Query
+from kartosql.text.constants import quote
 
 
 class Backend(SQLBackend, NoExampleLoader):  # type: ignore[misc]
@@ -140,4 +141,4 @@ class Backend(SQLBackend, NoExampleLoader):  # type: ignore[misc]
 
 def _named(name: str, database: str | None) -> str:
     parts = [name] if database in (None, "main") else [str(database), name]
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+    return ".".join(map(quote, parts))

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
 from mmap import mmap
 from typing import TYPE_CHECKING, Any
 
@@ -517,6 +518,24 @@ class FooterLayout:
         except DAMAGE:
             return None
         return None if None in told else told  # type: ignore[return-value]
+
+
+def lows(data: bytes, column: str, type_: pa.DataType) -> list[Any] | None:
+    """Return the least value of a column in each row group of a file.
+
+    None unless those of each are above all before, and not NULL.
+    """
+    footer = footer_of(data) or b""
+    try:
+        layout = FooterLayout(schema_bytes(footer) or b"")
+        leaf = layout.leaf(column)
+        decode = decoder(leaf, type_)
+        found = layout.groups(footer, column.encode(), leaf, decode) if decode is not None else None
+    except DAMAGE:
+        return None
+    if not found or any(g.low is None or g.nulls for g in found) or any(a.high >= b.low for a, b in pairwise(found)):
+        return None
+    return [g.low for g in found]
 
 
 def path_field(name: bytes) -> bytes:

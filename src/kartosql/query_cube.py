@@ -25,8 +25,9 @@ from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Session
 from kartosql.sql import Select, parse, parse_select
-from kartosql.tables.names import Tables, cube_table, quote_identifier
+from kartosql.tables.names import Tables, cube_table
 from kartosql.tables.table import Table
+from kartosql.text.constants import quote
 
 _TABLE = "cube"
 _Columns = tuple[str, ...]
@@ -136,18 +137,18 @@ def _check_projection(state: CubeState, source: Table, dimensions: _Columns, nee
 def _sql(
     state: CubeState, columns: list[str], dimensions: _Columns, groups: _Columns, conditions: list[Condition]
 ) -> tuple[str, Mapping[str, Any]]:
-    where, parameters = to_sql(conditions, quote_identifier)
-    parts = [where, *(f"{quote_identifier(g)} IS NOT NULL" for g in groups)]
+    where, parameters = to_sql(conditions, quote)
+    parts = [where, *(f"{quote(g)} IS NOT NULL" for g in groups)]
     predicate = " AND ".join(p for p in parts if p)
     dropped = set(state.cube.dimension_columns) - {*dimensions, *groups}
     order = dict.fromkeys([*groups, *dimensions, *state.cube.partition_columns])
     # Of a dimension that is projected away the original shows some value of the cells that become one.
-    quoted = {c: quote_identifier(c) for c in columns}
+    quoted = {c: quote(c) for c in columns}
     items = [f"max({q}) AS {q}" if c in dropped else q for c, q in quoted.items()]
     text = f"SELECT {', '.join(items)} FROM {_TABLE}" + (f" WHERE {predicate}" if predicate else "")
     if dropped:
         text += f" GROUP BY {', '.join(q for c, q in quoted.items() if c not in dropped)}"
-    return f"{text} ORDER BY {', '.join(map(quote_identifier, order))}", parameters
+    return f"{text} ORDER BY {', '.join(map(quote, order))}", parameters
 
 
 def _split(table: pa.Table, groups: _Columns) -> list[pa.Table]:

@@ -21,8 +21,9 @@ from kartosql.query import SelectQuery
 from kartosql.settings import Settings
 from kartosql.sql import Select
 from kartosql.store import Store
-from kartosql.tables.names import Name, Tables, listed, quote_identifier
+from kartosql.tables.names import Name, Tables, listed
 from kartosql.tables.table import Table, arrow_table
+from kartosql.text.constants import quote
 from kartosql.text.types import in_sql_names
 from kartosql.user_cache import UserCache, cache_folder
 
@@ -274,7 +275,7 @@ class Request:
 
     def view(self, name: str) -> SelectQuery:
         """Return the query of a view."""
-        select = self.session.parse(f"SELECT * FROM {quote_identifier(name)}")
+        select = self.session.parse(f"SELECT * FROM {quote(name)}")
         assert isinstance(select, Select)
         return self.query(select)
 

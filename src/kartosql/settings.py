@@ -153,8 +153,11 @@ _of_duckdb = partial(Setting, of_duckdb=True)
 _limit = partial(_of_duckdb, narrows=True)
 
 
-def _cap(name: str, about: str) -> Setting:
-    return Setting(name, None, partial(_whole, least=1), about, narrows=True)
+def _cap(what: str, about: str) -> Setting:
+    return Setting(f"max_{what}", None, partial(_whole, least=1), about, narrows=True)
+
+
+CAPPED = ("columns", "conditions", "subqueries", "constants", "nesting")
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -166,11 +169,11 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         Setting("timeout", None, _seconds, "seconds after which a running query is stopped", narrows=True),
         Setting("max_bytes", None, parse_size, "refuse scans whose selected files hold more bytes", narrows=True),
-        _cap("max_columns", "refuse statements with more columns behind SELECT"),
-        _cap("max_conditions", "refuse statements with AND and OR more often"),
-        _cap("max_subqueries", "refuse statements with more subqueries"),
-        _cap("max_constants", "refuse statements with more constants"),
-        _cap("max_nesting", "refuse statements with brackets and CASE on more levels"),
+        _cap("columns", "refuse statements with more columns behind SELECT"),
+        _cap("conditions", "refuse statements with AND and OR more often"),
+        _cap("subqueries", "refuse statements with more subqueries"),
+        _cap("constants", "refuse statements with more constants"),
+        _cap("nesting", "refuse statements with brackets and CASE on more levels"),
         _limit("memory_limit", None, _memory, "memory of the engine, e.g. 4GB", most=lambda: machine_memory() * 0.8),
         _limit("threads", None, _threads, "threads of the engine", most=lambda: os.cpu_count() or 1),
         _of_duckdb("temp_directory", None, _text, "folder for spilling", in_sql=False),
@@ -250,6 +253,10 @@ class Settings:
         other = Settings(check=self._check)
         other._values, other._given = dict(self._values), self._given
         return other
+
+    def caps(self) -> dict[str, int]:
+        """Return what statements may have at most, by what is capped; only what is."""
+        return {what: most for what in CAPPED if (most := self._values.get(f"max_{what}")) is not None}
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is set, with values by name."""

@@ -20,7 +20,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.opening import connect
 from kartosql.plan.bind import Parameters
 from kartosql.query import SelectQuery
-from kartosql.tables.names import quote_identifier
+from kartosql.text.constants import quote as duckdb_quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,7 +182,7 @@ def sql(
 
 def _tables(snapshot: Snapshot, name: str, *, is_cube: bool) -> dict[str, str]:
     """Return the tables of a cube or dataset by the name of their view."""
-    quoted = quote_identifier(name)
+    quoted = duckdb_quote(name)
     try:
         if is_cube:
             inner: Iterable[str] = snapshot.cube(name).members
@@ -190,5 +190,5 @@ def _tables(snapshot: Snapshot, name: str, *, is_cube: bool) -> dict[str, str]:
             inner = snapshot.dataset(name).tables if name in snapshot.keys else ()
     except KartosqlError:
         return {name: quoted}  # which is what is wrong with it, once it is read
-    parts = {f"{name}__{part}": f"{quoted}.{quote_identifier(part)}" for part in sorted(inner)}
+    parts = {f"{name}__{part}": f"{quoted}.{duckdb_quote(part)}" for part in sorted(inner)}
     return {name: quoted, **parts} if is_cube else parts if len(parts) > 1 else {name: quoted}

@@ -18,7 +18,7 @@ from kartosql.errors import FormatError
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.predicate.tree import Comparison
 from kartosql.store import Store
-from kartosql.text.types import quote
+from kartosql.text.constants import quote
 
 TYPES = [
     (pa.bool_(), "BOOLEAN"),

@@ -26,8 +26,7 @@ from kartosql.session import Session
 from kartosql.settings import SETTINGS
 from kartosql.store import Store
 from kartosql.tables.table import Plain
-from kartosql.text.constants import masked
-from kartosql.text.types import quote
+from kartosql.text.constants import masked, quote
 
 MAX_SECONDS = 1.0  # of what is answered without a way to stop it
 MAX_INDEX_BYTES = 64 << 20

@@ -4,24 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa
-
-from kartosql.parquet import (
-    DAMAGE,
-    END,
-    GROUPS_FOLLOW,
-    MAGIC,
-    MAX_DEPTH,
-    ROWS_FOLLOW,
-    FooterLayout,
-    Reader,
-    decoder,
-    footer_of,
-    schema_bytes,
-)
+from kartosql.parquet import END, GROUPS_FOLLOW, MAGIC, MAX_DEPTH, ROWS_FOLLOW, Reader, footer_of, schema_bytes, varint
 
 # Fields of a row group by the depth of their struct: where something lies, and what is not copied, namely the places of
 # page indexes and Bloom filters, and keys.
@@ -116,24 +101,6 @@ def cut(data: bytes) -> Cut:
     return Cut(head, [reader.group(data, end) for _ in range(count)], footer[reader.at :])
 
 
-def lows(data: bytes, column: str, type_: pa.DataType) -> list[Any] | None:
-    """Return the least value of a column in each row group of a file.
-
-    None unless those of each are above all before, and not NULL.
-    """
-    footer = footer_of(data) or b""
-    try:
-        layout = FooterLayout(schema_bytes(footer) or b"")
-        leaf = layout.leaf(column)
-        decode = decoder(leaf, type_)
-        found = layout.groups(footer, column.encode(), leaf, decode) if decode is not None else None
-    except DAMAGE:
-        return None
-    if not found or any(g.low is None or g.nulls for g in found) or any(a.high >= b.low for a, b in pairwise(found)):
-        return None
-    return [g.low for g in found]
-
-
 def joined(parts: Cut) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file of some row groups, which may be those of several files with the same head."""
     yield MAGIC
@@ -144,8 +111,8 @@ def joined(parts: Cut) -> Iterator[bytes | memoryview]:
         at += len(group.data)
     assert parts.head[-1] == ROWS_FOLLOW
     count = len(parts.groups)
-    listed = bytes([count << 4 | _STRUCT]) if count < 15 else bytes([15 << 4 | _STRUCT]) + _varint(count)
-    rows = _varint(2 * sum(group.rows for group in parts.groups))
+    listed = bytes([count << 4 | _STRUCT]) if count < 15 else bytes([15 << 4 | _STRUCT]) + varint(count)
+    rows = varint(2 * sum(group.rows for group in parts.groups))
     footer = b"".join([parts.head, rows, bytes([GROUPS_FOLLOW]), listed, *entries, parts.tail])
     yield footer + len(footer).to_bytes(4, "little") + MAGIC
 
@@ -154,12 +121,4 @@ def _written(part: bytes | int | None, distance: int, number: int) -> bytes:
     if isinstance(part, bytes):
         return part
     # Some writers leave out an offset with a zero.
-    return _varint(2 * (number if part is None else part + distance if part else 0))
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*found, number])
+    return varint(2 * (number if part is None else part + distance if part else 0))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.engines.duckdb.evaluator import Bounded, bounded
-from kartosql.engines.duckdb.types import literal, sql_type
+from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.xskipper.bloom import shape_for
@@ -45,9 +45,10 @@ from kartosql.session import Request
 from kartosql.sql import Select, parse
 from kartosql.sql.sargable import rewrites
 from kartosql.sql.statements import Advise
-from kartosql.tables.names import quote_identifier, quote_if_needed
+from kartosql.tables.names import quote_if_needed
 from kartosql.tables.table import FileTable, Table, arrow_table, file_table
 from kartosql.text import markup
+from kartosql.text.constants import literal, quote
 from kartosql.text.report import Page, Report, counted, human_bytes, percent
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.datasets import ORIGINALS_REFUSE
@@ -202,7 +203,7 @@ class DatasetAdvisor:
 
     def distinct(self, found: Sample, column: str) -> list[int]:
         """Return how many different values the files of a sample have of a column."""
-        return self.by_file(f"count(DISTINCT {quote_identifier(column)})", "true", found)
+        return self.by_file(f"count(DISTINCT {quote(column)})", "true", found)
 
     def may_hold_for_null(self, condition: Condition) -> bool:
         """Return whether a condition may hold where its columns are NULL, which are in no index."""
@@ -263,7 +264,7 @@ class DatasetAdvisor:
 
 
 def _over_columns(condition: Condition) -> str:
-    return condition.render(lambda ref: quote_identifier(ref[1]))
+    return condition.render(lambda ref: quote(ref[1]))
 
 
 def _ranges(footer: Any, column: str) -> list[tuple[Any, Any]] | None:
@@ -392,7 +393,7 @@ def _by_parts(d: DatasetAdvisor, condition: Condition, column: str) -> Iterator[
         return
     begins = {leaf.text[:DEFAULT_LENGTH] for leaf in parts if isinstance(leaf, Contains) and leaf.begins} - {""}
     pieces = {leaf.text[at : at + SIZE].lower() for leaf in parts for at in range(len(leaf.text) - SIZE + 1)}
-    quoted, name = quote_if_needed(column), quote_identifier(column)
+    quoted, name = quote_if_needed(column), quote(column)
     kinds = {
         "prefix": ("beginnings", f"starts_with({name}, ", begins, "for LIKE 'x%', = and ranges"),
         "ngram": (

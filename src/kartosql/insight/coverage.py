@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from kartosql.errors import Span, SqlError
 from kartosql.session import Request
 from kartosql.sql import parse_select
-from kartosql.tables.names import quote_identifier, similar
+from kartosql.tables.names import similar
 from kartosql.tables.table import Table
 from kartosql.text import markup
+from kartosql.text.constants import quote
 from kartosql.text.escape import width
 from kartosql.text.report import Page, Report, counted, elided, one_line, percent
 
@@ -367,17 +368,17 @@ def coverage(
             sql=sql,
         )
     is_cube = source.cube is not None and source.name == source.cube.uuid_prefix
-    table = ".".join(map(quote_identifier, name))
-    seed = f"{table}.{quote_identifier(parts[0].name)}" if is_cube else table
-    shown = ", ".join(f"s.{quote_identifier(c)}" for c in columns)
+    table = ".".join(map(quote, name))
+    seed = f"{table}.{quote(parts[0].name)}" if is_cube else table
+    shown = ", ".join(f"s.{quote(c)}" for c in columns)
     known = f"SELECT {shown}, count(*) AS cells, 0::BIGINT AS unknown FROM {seed} s"
     counts = [DatasetCoverage(parts[0].name, request.query(parse_select(f"{known} GROUP BY ALL")).arrow())]
     types = counts[0].found.schema
     for part in parts[1:]:
-        of = f"{table}.{quote_identifier(part.name)}"
-        same = " AND ".join(f"s.{quote_identifier(c)} = d.{quote_identifier(c)}" for c in part.join_key)
+        of = f"{table}.{quote(part.name)}"
+        same = " AND ".join(f"s.{quote(c)} = d.{quote(c)}" for c in part.join_key)
         # What the dataset does not have is NULL.
-        own = (f"d.{quote_identifier(c)}" if c in part.join_key else f"NULL AS {quote_identifier(c)}" for c in columns)
+        own = (f"d.{quote(c)}" if c in part.join_key else f"NULL AS {quote(c)}" for c in columns)
         unknown = f"SELECT {', '.join(own)}, 0::BIGINT AS cells, count(*) AS unknown FROM {of} d ANTI JOIN {seed} s"
         queries = (f"{known} JOIN {of} d ON {same} GROUP BY ALL", f"{unknown} ON {same} GROUP BY ALL")
         found = [request.query(parse_select(query)).arrow().cast(types) for query in queries]

@@ -25,9 +25,9 @@ from kartosql.sql import Select
 from kartosql.sql.statements import Verify
 from kartosql.sql.undetermined import undetermined
 from kartosql.store import Store
-from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
+from kartosql.text.constants import quote
 from kartosql.text.report import Page, Report, counted, human_bytes, human_seconds
 from kartosql.text.types import type_name
 from kartosql.text.version import VERSION
@@ -150,11 +150,11 @@ def read(store: Store, source: Table, run: Run) -> pa.Table:
 def _query(source: Table, tables: Mapping[str, pa.Table]) -> str:
     """Return the query that makes the table: the last file wins by cell, then the seed is joined with all others."""
     cube = source.cube
-    shown = ", ".join(map(quote_identifier, source.columns))
+    shown = ", ".join(map(quote, source.columns))
     if cube is None:
         return f"SELECT {shown} FROM t0"
     shared = [*cube.dimension_columns, *cube.partition_columns]
-    keys = {n: ", ".join(quote_identifier(c) for c in shared if c in t.column_names) for n, t in tables.items()}
+    keys = {n: ", ".join(quote(c) for c in shared if c in t.column_names) for n, t in tables.items()}
     last = "QUALIFY rank() OVER (PARTITION BY {} ORDER BY {} DESC) = 1"
     own = [f"(SELECT * EXCLUDE ({FILE}) FROM {n} {last.format(key, FILE)}) AS p{n}" for n, key in keys.items()]
     joined = [f" LEFT JOIN {part} USING ({key})" for part, key in zip(own[1:], list(keys.values())[1:], strict=True)]

@@ -18,8 +18,9 @@ from kartosql.plan.names import NameBinder, Occurrence, Unknown, Walked
 from kartosql.plan.scan import Scan
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import Edit, Past, edited, name_parts, past_of, placeholders, span_of, with_masks
-from kartosql.tables.names import Name, Tables, quote_identifier, quote_if_needed, similar
+from kartosql.tables.names import Name, Tables, quote_if_needed, similar
 from kartosql.tables.table import Table, arrow_table
+from kartosql.text.constants import literal, quote
 
 SCHEMA = "__kartosql_"
 
@@ -136,8 +137,8 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
         walker = NameBinder({}, select.text)
     values, places = _parameters(select, tree, parameters)
     edits = [(span, f"${key}") for span, key in places.items()]
-    edits += [(o.span, ".".join(map(quote_identifier, o.view))) for o in occurrences if o.span is not None]
-    renamed = {span_of(identifier): quote_identifier(name) for identifier, name in walker.found.renamed}
+    edits += [(o.span, ".".join(map(quote, o.view))) for o in occurrences if o.span is not None]
+    renamed = {span_of(identifier): quote(name) for identifier, name in walker.found.renamed}
     edits += [*clauses, *((span, name) for span, name in renamed.items() if span is not None)]
     found = walker.found
     bound = BoundQuery(select, "", tuple(occurrences), found, values, places, tuple(found.unknown), tuple(edits))
@@ -265,11 +266,6 @@ def _unknown_column(unknown: Unknown, sql: str) -> SqlError:
     return SqlError(message, code="unknown-column", hint=hint, span=span_of(unknown.node), sql=sql)
 
 
-def quoted(name: str) -> str:
-    """Return a text as SQL."""
-    return "'" + name.replace("'", "''") + "'"
-
-
 def compared_with(unknown: Unknown) -> exp.Expression | None:
     """Return what a name that nothing explains is compared with, None if it is not, or has a qualifier."""
     parent = unknown.node.parent
@@ -289,7 +285,7 @@ def _suggestion(unknown: Unknown) -> str | None:
         listed = ", ".join(unknown.candidates[:20])
         hints.append(f"Columns: {listed}{', ...' if len(unknown.candidates) > 20 else ''}.")
     if compared_with(unknown) is not None:
-        hints.append(f"A text stands in single quotes: {quoted(unknown.name)}.")
+        hints.append(f"A text stands in single quotes: {literal(unknown.name)}.")
     return " ".join(hints) or None
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kartosql.indexes.index import Subject
-from kartosql.plan.bind import compared_with, quoted
+from kartosql.plan.bind import compared_with
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.names import Unknown, Walked
 from kartosql.plan.prune import FileFilter
 from kartosql.predicate.tree import Opaque
+from kartosql.text.constants import literal
 
 
 def with_hints(unknown: tuple[Unknown, ...], walked: Walked, evaluator: Evaluator) -> tuple[Unknown, ...]:
@@ -24,7 +25,7 @@ def _known_value(unknown: Unknown, walked: Walked, evaluator: Evaluator) -> str 
     occurrence = None if source is None else source.occurrence
     if bound is None or source is None or occurrence is None:
         return None
-    column, text = source.real(bound.column), quoted(unknown.name)
+    column, text = source.real(bound.column), literal(unknown.name)
     condition = Opaque("", ((occurrence.id, column), f" = {text}"))
     for part in occurrence.source.parts:
         if column not in (*part.table.partition_keys, *part.table.indices):

@@ -13,7 +13,8 @@ from kartosql.formats.views import View
 from kartosql.plan.bind import is_cte
 from kartosql.sql.statements import Select, Statement
 from kartosql.sql.tree import Edit, edited, name_parts, past_of, placeholders, span_of
-from kartosql.tables.names import Tables, quote_identifier
+from kartosql.tables.names import Tables
+from kartosql.text.constants import quote
 
 MAX_DEPTH = 16  # of views that read views
 
@@ -84,9 +85,9 @@ class Views:
             # By itself, as otherwise tables around it could explain names that its own tables lack.
             self._check(body)
             self._refuse_hidden(inner, outer)
-        text, name = f"(\n{body.text}\n)", quote_identifier(view.name)
+        text, name = f"(\n{body.text}\n)", quote(view.name)
         if view.columns:
-            text = f"(SELECT * FROM {text} AS {name}({', '.join(map(quote_identifier, view.columns))}))"
+            text = f"(SELECT * FROM {text} AS {name}({', '.join(map(quote, view.columns))}))"
         text = text if found.has_alias else f"{text} AS {name}"
         return f"SELECT * FROM {text}" if found.is_alone else text
 

@@ -21,6 +21,7 @@ import pyarrow.flight as flight
 from kartosql.errors import KartosqlError, LimitError, StoreError, UsageError
 from kartosql.serve.service import Client, Refused, Service
 from kartosql.serve.unread import Unread
+from kartosql.text.constants import quote
 
 PREFIX = "type.googleapis.com/arrow.flight.protocol.sql."
 MAX_PREPARED = 1_000
@@ -330,7 +331,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return _listed(columns, [(_CATALOG, *row, self._schema_of(client, row)) for row in rows])
 
     def _schema_of(self, client: Client, row: tuple[str, str, str]) -> bytes:
-        name = ".".join('"' + part.replace('"', '""') + '"' for part in row[:2] if part != "main" or part == row[1])
+        name = ".".join(quote(part) for part in row[:2] if part != "main" or part == row[1])
         try:
             schema = self._service.describe(client, f"SELECT * FROM {name}").schema
         except KartosqlError:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from kartosql import __version__
 from kartosql.errors import KartosqlError
 from kartosql.serve.service import Client, Service, json_rows, parameters_of
+from kartosql.text.constants import quote
 
 PROTOCOLS = ("2025-06-18", "2025-03-26", "2024-11-05")
 MAX_ROWS = 200  # of an answer, unless more are asked for
@@ -108,8 +109,7 @@ def _query(service: Service, client: Client, arguments: Mapping[str, Any]) -> An
 
 
 def _describe(service: Service, client: Client, arguments: Mapping[str, Any]) -> Any:
-    parts = [part.replace('"', '""') for part in arguments["table"].split(".")]
-    found = service.query(client, "DESCRIBE " + ".".join(f'"{part}"' for part in parts))
+    found = service.query(client, "DESCRIBE " + ".".join(map(quote, arguments["table"].split("."))))
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows()]
 
 

@@ -27,8 +27,8 @@ from kartosql.sources.attachments import AttachLocation
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.store.urls import is_local_url, path_of
-from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import Table, file_table
+from kartosql.text.constants import quote
 from kartosql.text.secrets import redacted
 from kartosql.text.types import in_sql_names, type_name
 from kartosql.write.document import attempts
@@ -208,7 +208,7 @@ class FileIndexes:
         import pyarrow.parquet as pq  # takes long to import
 
         source, number = _numbered(table, [*stamps])
-        name = quote_identifier(source.exposed.get(column, column))
+        name = quote(source.exposed.get(column, column))
         no_nan = f" AND NOT isnan({name})" if type_.family in ("float", "double") else ""
         sql = f"SELECT {name}, {number} FROM indexed WHERE {name} IS NOT NULL{no_nan} ORDER BY 1, 2"
         store, key, pairs = self._store(), f"{self._folder}/{uuid.uuid4().hex}.parquet", 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import SqlError, closest
-from kartosql.settings import Settings
 from kartosql.sql.cursor import QUERY_WORDS, SHOW_WORDS, WRITE_WORDS, TokenCursor
 from kartosql.sql.statement_policy import caps_on, check_caps
 from kartosql.sql.statements import Describe, Reset, Select, Set, Show, Statement
@@ -54,9 +55,9 @@ def tokenize(text: str) -> list[Token]:
         raise _unreadable(text, e) from None
 
 
-def check_size(text: str, settings: Settings) -> None:
-    """Raise ``too-many-columns`` and its like, or ``statement-too-deep``, for what settings cap."""
-    if isinstance(text, str) and (caps := caps_on(text, settings)):
+def check_size(text: str, caps: Mapping[str, int]) -> None:
+    """Raise ``too-many-columns`` and its like, or ``statement-too-deep``, for more than settings allow."""
+    if isinstance(text, str) and (caps := caps_on(text, caps)):
         check_caps(tokenize(text), text, caps)
 
 

@@ -12,7 +12,6 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
-from kartosql.settings import Settings
 from kartosql.sql.statements import Name
 from kartosql.sql.tree import CONSTANTS, span_of
 
@@ -86,10 +85,9 @@ def check_tokens(tokens: Sequence[Token], text: str) -> None:
             raise refused_function(token.text, (token.start, token.end + 1), text)
 
 
-def caps_on(text: str, settings: Settings) -> dict[str, int]:
-    """Return the settings that cap a text which is long enough to hold more, by what they cap."""
-    found = {name: settings[f"max_{name}"] for name in _CAPPED}
-    return {name: most for name, most in found.items() if most is not None and len(text) >= most * _CAPPED[name][0]}
+def caps_on(text: str, caps: Mapping[str, int]) -> dict[str, int]:
+    """Return those of the caps that a text is long enough to exceed."""
+    return {what: most for what, most in caps.items() if len(text) >= most * _CAPPED[what][0]}
 
 
 def check_caps(tokens: Sequence[Token], text: str, caps: Mapping[str, int]) -> None:

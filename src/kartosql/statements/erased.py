@@ -29,8 +29,8 @@ from kartosql.statements import targets
 from kartosql.statements.row_changes import FILE, ROWS, numbered
 from kartosql.statements.targets import COUNT, TEXT, table_of
 from kartosql.tables.names import Tables
-from kartosql.tables.names import quote_identifier as quote
 from kartosql.tables.table import Plain, Table, arrow_table, by_case
+from kartosql.text.constants import quote
 from kartosql.write.files import opened_parquet
 from kartosql.write.indexing import StoredIndex
 

@@ -13,7 +13,8 @@ from kartosql.sql import Select
 from kartosql.sql import write_statements as ws
 from kartosql.statements.targets import TEXT, refused, table_of
 from kartosql.store import PreconditionFailed
-from kartosql.tables.names import quote_identifier, similar
+from kartosql.tables.names import similar
+from kartosql.text.constants import quote
 
 _DONE = {"view": TEXT, "done": TEXT}
 
@@ -31,7 +32,7 @@ def create_view(request: Request, statement: ws.CreateView) -> pa.Table:
         raise refused(named, text, "name-taken", f"There is a {'view' if known else 'table'} {name!r} already.", hint)
     request.refuse_parameters(text)
     query = request.query(statement.query)
-    reading = session.parse(f"SELECT * FROM (\n{statement.query.text}\n) AS {quote_identifier(name)}")
+    reading = session.parse(f"SELECT * FROM (\n{statement.query.text}\n) AS {quote(name)}")
     if statement.query.tree is None or not isinstance(reading, Select) or reading.tree is None:
         message = "Only the engine understands the query, so that no statement could read the view."
         raise refused(named, text, "not-supported", message, "Simplify it.")

@@ -25,8 +25,8 @@ from kartosql.statements import targets, views
 from kartosql.statements.query_rows import QueryRows
 from kartosql.statements.row_changes import change_rows
 from kartosql.statements.targets import COMMIT, COUNT, TEXT, WriteTarget, changes, dropped, refused, table_of
-from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import by_case
+from kartosql.text.constants import quote
 from kartosql.text.types import type_name
 from kartosql.write import cubes, datasets
 from kartosql.write.inputs import converted
@@ -360,9 +360,7 @@ def removal_of(
     def select(table: DatasetTable) -> Sequence[str]:
         about = [c for c in checked if c.column in table.partition_keys]
         # Dates may be given as texts, which the engine compares with them one by one only.
-        predicate, parameters = to_sql(
-            about, quote_identifier, {n for n, t in types.items() if not pa.types.is_date(t)}
-        )
+        predicate, parameters = to_sql(about, quote, {n for n, t in types.items() if not pa.types.is_date(t)})
         query = parse_select(f"FROM partitions WHERE {predicate}")
         return _labels(table, _matching(session, own, query, parameters, table.partitions.arrow))
 

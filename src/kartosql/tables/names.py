@@ -20,6 +20,7 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.sql.tree import Past, is_plain_name
 from kartosql.tables.table import Overlay, Part, Table, by_case, exposed, file_table
+from kartosql.text.constants import literal, quote
 
 Name = tuple[str, ...]
 _FILES = re.compile(r"(?P<csv>.*\.[ct]sv(\.(gz|zst))?)|.*\.parquet|.*/.*", re.IGNORECASE | re.DOTALL)
@@ -242,10 +243,8 @@ def _hint_for_file(name: str) -> str | None:
     if match is None:
         return None
     type_ = "csv" if match["csv"] else "parquet"
-    place = name.replace("'", "''")
-    return (
-        f"SHOW TABLES lists the tables. Files become one by ATTACH '{place}' AS x (TYPE {type_}), then SELECT * FROM x."
-    )
+    attach = f"ATTACH {literal(name)} AS x (TYPE {type_})"
+    return f"SHOW TABLES lists the tables. Files become one by {attach}, then SELECT * FROM x."
 
 
 def no_versions(name: str, hint: str = "AT (...) works for datasets, cubes and ODF datasets.") -> SqlError:
@@ -284,12 +283,7 @@ def similar(name: str, known: Iterable[str]) -> str | None:
 
 def quote_if_needed(name: str) -> str:
     """Return ``name`` as it must be written in SQL."""
-    return name if is_plain_name(name) else quote_identifier(name)
-
-
-def quote_identifier(name: str) -> str:
-    """Return ``name`` as a quoted SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
+    return name if is_plain_name(name) else quote(name)
 
 
 def _kept(owner: CubeState | DatasetTable, name: str, make: Callable[[], Table]) -> Table:

@@ -1,4 +1,4 @@
-"""Constants in the text of statements: where two texts may differ and still mean the same but for these."""
+"""Names and constants in the text of statements: how they are written, and where two texts differ in constants only."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 _PLAIN_TEXT = re.compile(r"'[^'\\$/*\0]*+'")
 _PLAIN_NUMBER = re.compile(r"[0-9]++(?:\.[0-9]++)?")
 _MASKED = re.compile(rf"(?<![\w.#$']){_PLAIN_TEXT.pattern}(?!')|(?<![\w.#$]){_PLAIN_NUMBER.pattern}(?![\w.])")
+
+
+def quote(name: str) -> str:
+    """Return a quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a string literal."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def masked(text: str) -> str:

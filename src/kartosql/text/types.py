@@ -8,6 +8,8 @@ from functools import partial
 import pyarrow as pa
 from pyarrow import types as t
 
+from kartosql.text.constants import quote
+
 SIGNED = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 UNSIGNED = ("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 SIMPLE: dict[pa.DataType, str] = {
@@ -60,11 +62,6 @@ def type_name(type_: pa.DataType, null: str = "NULL", *, quotes: bool = False) -
     if t.is_nested(type_):
         return f"{inner(type_.value_type)}[]"
     return next((name for test, name in _OTHERS if test(type_)), null)
-
-
-def quote(name: str) -> str:
-    """Return a quoted identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _named(name: str) -> str:

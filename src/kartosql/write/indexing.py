@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError, reraise
-from kartosql.formats import row_groups
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import normalise
+from kartosql.parquet import lows
 from kartosql.store import Store
 from kartosql.text.types import in_sql_names
 from kartosql.write.layout import SortedRuns, SpillingSorter, changed
@@ -399,8 +399,8 @@ class StoredIndex:
         return self._read(lambda: self._file.read_row_groups(numbers)).replace_schema_metadata()
 
     def lows(self) -> list[Any] | None:
-        """Return the least value of each row group, see ``row_groups.lows``."""
-        return row_groups.lows(self.data, self._column, self.schema.types[0])
+        """Return the least value of each row group, see ``parquet.lows``."""
+        return lows(self.data, self._column, self.schema.types[0])
 
     def _read(self, call: Callable[[], Any]) -> Any:
         try:

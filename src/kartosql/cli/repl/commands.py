@@ -26,7 +26,6 @@ from kartosql.cli.repl.known import load
 from kartosql.cli.repl.registry import COMMANDS, GROUPS, Run, arguments, command, find
 from kartosql.cli.repl.shell import Cancelled, Result, Shell
 from kartosql.demo import build_flights
-from kartosql.engines.duckdb.types import literal
 from kartosql.errors import StoreError, UsageError
 from kartosql.opening import connect
 from kartosql.render import tables
@@ -36,6 +35,7 @@ from kartosql.settings import SETTINGS
 from kartosql.sql import Describe, parse
 from kartosql.store import Store
 from kartosql.tables.names import quote_if_needed
+from kartosql.text.constants import literal
 from kartosql.text.report import Page
 
 MAX_BARS = 200

@@ -14,7 +14,6 @@ from itertools import groupby, islice, takewhile
 import pyarrow as pa
 
 from kartosql.connection import Connection
-from kartosql.engines.duckdb.types import literal
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.memo import memoized
@@ -22,6 +21,7 @@ from kartosql.statements import catalog
 from kartosql.store import Store
 from kartosql.tables.names import quote_if_needed
 from kartosql.tables.table import FileTable, Table
+from kartosql.text.constants import literal
 from kartosql.text.escape import is_unsafe
 from kartosql.text.types import type_name
 

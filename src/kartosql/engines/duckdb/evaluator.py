@@ -17,7 +17,7 @@ from kartosql.engines.duckdb.lookups import HELD, IndexTables, Lookup, PlannerTa
 from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.shared_cells import DuckCells
 from kartosql.engines.duckdb.statement import LATE, EngineSession, FileAccess
-from kartosql.engines.duckdb.types import TIMESTAMPS, literal, sql_of, sql_type
+from kartosql.engines.duckdb.types import TIMESTAMPS, sql_of, sql_type
 from kartosql.errors import FormatError, Span, StoreError
 from kartosql.indexes.index import Candidates, Files, ValueCondition
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
@@ -38,7 +38,8 @@ from kartosql.predicate.tree import (
 from kartosql.sql.tree import CONSTANT, CONSTANTS, Edit, edited, parts_of
 from kartosql.tables.statistics import ColumnBounds, TableStatistics, is_told, statistics_of
 from kartosql.tables.table import FileTable, shown_data
-from kartosql.text.types import SIGNED, UNSIGNED, quote
+from kartosql.text.constants import literal, quote
+from kartosql.text.types import SIGNED, UNSIGNED
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.runtime import Instance

@@ -12,11 +12,11 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.statement import DuckStatement
-from kartosql.engines.duckdb.types import literal
 from kartosql.errors import NotPortable, Span
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 from kartosql.sql.tree import edited, original_span
+from kartosql.text.constants import literal
 
 _ROWS = "__kartosql_rows"
 _NAN = re.compile(r'"value":-?NAN\b')  # as DuckDB writes it, and Python does not read it

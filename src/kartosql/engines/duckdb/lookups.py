@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kartosql.engines.base import RowRequest
 from kartosql.engines.duckdb.sorted_index import Ordered, Portions, compared, in_order, listed
-from kartosql.engines.duckdb.types import fits, literal, sql_type
+from kartosql.engines.duckdb.types import fits, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
@@ -25,8 +25,9 @@ from kartosql.memo import memoized
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import FileTable
+from kartosql.text.constants import literal, quote
 from kartosql.text.report import counted
-from kartosql.text.types import in_sql_names, quote, type_name
+from kartosql.text.types import in_sql_names, type_name
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import Planner

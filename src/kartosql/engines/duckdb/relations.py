@@ -14,7 +14,7 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest
 from kartosql.engines.duckdb.texts import csv_reader
-from kartosql.engines.duckdb.types import binding_type, literal, sql_type
+from kartosql.engines.duckdb.types import binding_type, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.partition_table import Variant, tag_of
@@ -23,7 +23,7 @@ from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan
 from kartosql.predicate.tree import Condition
 from kartosql.tables.table import FileTable, Table, shown_data
-from kartosql.text.types import quote
+from kartosql.text.constants import literal, quote
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.statement import EngineSession

@@ -29,6 +29,7 @@ from kartosql.settings import Settings, machine_memory
 from kartosql.stopping import Works, is_stopped, shielded
 from kartosql.store import Files
 from kartosql.tables.table import FileTable
+from kartosql.text.constants import literal
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.remote import SlotFiles, StoreFiles
@@ -55,7 +56,7 @@ def check_setting(name: str, value: Any) -> None:
 
 
 def _set(connection: duckdb.DuckDBPyConnection, name: str, value: Any) -> None:
-    text = str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
+    text = str(value) if isinstance(value, int) else literal(str(value))
     try:
         connection.execute(f"SET GLOBAL {name} = {text}")
     except duckdb.Error as e:

@@ -18,8 +18,8 @@ from kartosql.engines.duckdb.replay import INDEX, cache_key
 from kartosql.errors import KartosqlError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.snapshot import SETTLED_NS
-from kartosql.formats.row_groups import lows
 from kartosql.formats.sorted_values import Collected, SortedValues, Span
+from kartosql.parquet import lows
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, In, Predicate, Value
 

@@ -32,7 +32,7 @@ from kartosql.sql.statement_policy import READS_CLOCK, check_parsed
 from kartosql.sql.tree import Edit
 from kartosql.store import Fetched, Files
 from kartosql.store.store import MARK
-from kartosql.text.types import quote
+from kartosql.text.constants import quote
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.alignment import Alignments

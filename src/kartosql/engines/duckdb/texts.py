@@ -10,10 +10,9 @@ import duckdb
 import pyarrow as pa
 
 from kartosql import stopping
-from kartosql.engines.duckdb.types import literal
 from kartosql.errors import FormatError, KartosqlError, reraise
 from kartosql.sql.attach_parse import CSV_OPTIONS
-from kartosql.text.types import quote
+from kartosql.text.constants import literal, quote
 
 VERSION = duckdb.__version__
 _INTEGERS = ("BIGINT", "HUGEINT", "BIGNUM")  # as the sniffer finds them, each holding those before

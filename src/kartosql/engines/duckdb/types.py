@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError
 from kartosql.predicate.tree import Value
+from kartosql.text.constants import literal
 from kartosql.text.types import SIGNED, SIMPLE, UNSIGNED, type_name
 
 NULL_TYPE = "INTEGER"  # what DuckDB itself gives a column of which no type is known
@@ -18,6 +20,7 @@ _EXTENSIONS = ("arrow.uuid", "arrow.json")
 _READ = ("TIME WITH TIME ZONE", "TIMESTAMPTZ_NS", "VARIANT", "HUGEINT", "BIGNUM")
 
 
+@lru_cache(1024)
 def sql_type(type_: pa.DataType) -> str:
     """Return the DuckDB type of an Arrow type; raises ``unsupported-type``."""
     if type_ not in SIMPLE:
@@ -65,11 +68,6 @@ _INEXACT = re.compile(r"(?<!['\"\w])(?:BIT|BIGNUM|VARIANT|UHUGEINT|TIME WITH TIM
 def exact_type(type_: str) -> str:
     """Return the DuckDB type in which values of a type come out of Arrow as they are: text for some, also inside."""
     return _INEXACT.sub("VARCHAR", type_)
-
-
-def literal(text: str) -> str:
-    """Return a string literal."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def sql_of(value: Value) -> str:

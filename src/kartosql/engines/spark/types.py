@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.types import sql_type as duckdb_type
 from kartosql.errors import NotPortable
-from kartosql.text.types import quote as duckdb_quote
+from kartosql.text.constants import quote as duckdb_quote
 from kartosql.text.types import type_name
 
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kartosql.engines.duckdb.types import literal as duckdb_literal
 from kartosql.engines.spark.portable.functions import render
 from kartosql.engines.spark.types import (
     BOOLEAN,
@@ -24,7 +23,8 @@ from kartosql.engines.spark.types import (
 )
 from kartosql.errors import NotPortable, Span
 from kartosql.formats.arrays import decimal_of
-from kartosql.text.types import quote
+from kartosql.text.constants import literal as duckdb_literal
+from kartosql.text.constants import quote
 
 Node = dict[str, Any]
 # Evaluates DuckDB expressions; what fails has an exception in place of its value.
