@@ -8,10 +8,10 @@ from typing import Any
 from kartosql import worker
 from kartosql.plan.bind import PlanCache
 from kartosql.query import Execution
-from kartosql.session import Session
+from kartosql.sql.tree import ParsedTexts
 
 PHASES = {
-    "parse": (Session, "parse"),
+    "parse": (ParsedTexts, "parse"),
     "bind": (PlanCache, "bind"),
     "plan": (Execution, "plan"),
     "run": (worker, "_stream"),
