@@ -216,6 +216,7 @@ def test_what_is_drawn_is_drawn_each_time(connection, settled, item):
         "SELECT v FROM t USING SAMPLE 3 ROWS",
         "SELECT v, age(TIMESTAMP '2020-01-01') FROM t WHERE p = 1",
         "SELECT v, now() FROM t WHERE p = 1",
+        "SELECT v, current_localtimestamp() FROM t WHERE p = 1",
         "SELECT v, current_date FROM t WHERE p = 1",
         "PIVOT (SELECT p, v FROM t) ON p USING sum(v)",
     ],

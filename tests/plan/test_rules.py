@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -125,7 +127,10 @@ def test_what_depends_on_more_than_columns_prunes_nothing(connection, where):
 @pytest.mark.parametrize("where", ["p = 1 AND p < 3 -> '$'", "NOT p = 1 OR p = 3 -> '$'"])
 def test_what_the_parsers_read_differently_prunes_nothing(connection, where):
     report = connection.explain(f"SELECT v FROM t WHERE {where}").to_dict()
-    assert len(report["scans"][0]["datasets"][0]["files"]) == 4
+    # To DuckDB 2.0.0 the whole text is a lambda, to later ones only what stands behind the last comparison.
+    ((document,),) = duckdb.execute("SELECT json_serialize_sql(?)", [f"SELECT 1 WHERE {where}"]).fetchall()
+    is_read_alike = json.loads(document)["statements"][0]["node"]["where_clause"]["type"] == "CONJUNCTION_AND"
+    assert len(report["scans"][0]["datasets"][0]["files"]) == (1 if is_read_alike else 4)
 
 
 def test_a_lookup_does_not_bring_an_overwritten_row_back(connection, monkeypatch):

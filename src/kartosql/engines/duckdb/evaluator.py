@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import uuid
@@ -35,6 +36,7 @@ from kartosql.predicate.tree import (
     may_hold_for_null,
     parameters_for,
 )
+from kartosql.sql.statement_policy import UNKNOWN_FORM
 from kartosql.sql.tree import CONSTANT, CONSTANTS, Edit, edited, parts_of
 from kartosql.tables.statistics import ColumnBounds, TableStatistics, is_told, statistics_of
 from kartosql.tables.table import FileTable, shown_data
@@ -179,7 +181,7 @@ def _is_comparison(node: Any, below_cast: bool = False) -> bool:
     kind = node.get("class")
     if kind is not None and kind not in _COMPARING:
         return False
-    if kind == "OPERATOR" and node["type"] not in _COMPARING_OPERATORS:
+    if kind == "OPERATOR" and node.get("type") not in _COMPARING_OPERATORS:
         return False
     if kind == "COLUMN_REF" and below_cast:
         return False
@@ -410,15 +412,19 @@ class Planner(EngineSession):
     # -- the text of predicates --------------------------------------------------------------
 
     def is_pure(self, predicate: str) -> bool:
-        tree, _ = self._shape(predicate)
-        return tree is not None and is_pure(tree, self._pure_functions)
+        with contextlib.suppress(*UNKNOWN_FORM):
+            tree, _ = self._shape(predicate)
+            return tree is not None and is_pure(tree, self._pure_functions)
+        return False
 
     def atoms(self, predicate: str, composed: str, outline: Outline) -> list[ParsedAtom] | None:
         parsed = self._shape(composed)
         if parsed[0] is None or (outline is not None and parsed != self._shape(predicate)):
             return None
-        found = atoms_of(parsed[0], outline) or []
-        return [ParsedAtom(operator_of(atom), is_pure(atom, self._pure_functions)) for atom in found]
+        with contextlib.suppress(*UNKNOWN_FORM):
+            found = atoms_of(parsed[0], outline) or []
+            return [ParsedAtom(operator_of(atom), is_pure(atom, self._pure_functions)) for atom in found]
+        return None
 
     def is_same(self, predicate: str, other: str) -> bool:
         parsed = self._shape(predicate)
@@ -441,17 +447,12 @@ class Planner(EngineSession):
         return not lists and _is_comparison(tree)
 
     def _parsed(self, predicate: str) -> Any:
-        document = self._serialized(f"SELECT 1 WHERE ({predicate}\n)")
-        return None if document is None else document["statements"][0]["node"]["where_clause"]
-
-    def _serialized(self, sql: str) -> Any:
         try:
-            document = json.loads(self.rows("SELECT json_serialize_sql(?)", [sql])[0][0])
-        except (duckdb.Error, ValueError, RecursionError):
+            ((document,),) = self.rows("SELECT json_serialize_sql(?)", [f"SELECT 1 WHERE ({predicate}\n)"])
+            (statement,) = json.loads(document)["statements"]  # there are none of what is no SQL
+            return without_places(statement["node"]["where_clause"])
+        except (duckdb.Error, RecursionError, *UNKNOWN_FORM):
             return None
-        if document.get("error") or len(document.get("statements", ())) != 1:
-            return None
-        return without_places(document)
 
     def _pure_functions(self) -> frozenset[str]:
         return self.determined("function_type = 'scalar'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import duckdb
 
 from kartosql.plan.operators import Operator, TableFiles
+from kartosql.sql.statement_policy import UNKNOWN_FORM
 from kartosql.text.report import counted
 
 
@@ -29,19 +31,23 @@ class DuckProfile:
     def settle(self) -> dict[str, int | None]:
         """Return bytes_read, files_opened and row_groups_read as far as DuckDB knows, and release the connection."""
         found = self._found()
-        every = [s for top in found.get("operator", ()) for s in _all(top)]
-        return {
-            "bytes_read": _total([found.get("io", {}).get("total_bytes_read")]),
-            "files_opened": _total([_info(s)["Total Files Read"] for s in every if "Total Files Read" in _info(s)]),
-            "row_groups_read": _total([s.get("row_groups_scanned") for s in every if _is_of_parquet(s)]),
-        }
+        with contextlib.suppress(*UNKNOWN_FORM):
+            every = [s for top in found.get("operator", ()) for s in _all(top)]
+            return {
+                "bytes_read": _total([found.get("io", {}).get("total_bytes_read")]),
+                "files_opened": _total([_info(s)["Total Files Read"] for s in every if "Total Files Read" in _info(s)]),
+                "row_groups_read": _total([s.get("row_groups_scanned") for s in every if _is_of_parquet(s)]),
+            }
+        return dict.fromkeys(("bytes_read", "files_opened", "row_groups_read"))
 
     def operators(self, sources: Callable[[], Mapping[str, TableFiles]]) -> tuple[Operator, ...]:
         """Return the operators of the run; ``sources`` are the tables by the names of their files."""
-        found = self._found().get("operator", ())
-        kept = {i.get("Table Index"): str(i.get("CTE Name")) for top in found for i in map(_info, _all(top))}
-        words = _Words(sources(), kept, self._with_paths)
-        return tuple(words.operator(top) for top in found)
+        with contextlib.suppress(*UNKNOWN_FORM):  # none is better than no answer
+            found = self._found().get("operator", ())
+            kept = {i.get("Table Index"): str(i.get("CTE Name")) for top in found for i in map(_info, _all(top))}
+            words = _Words(sources(), kept, self._with_paths)
+            return tuple(words.operator(top) for top in found)
+        return ()
 
     def _found(self) -> dict[str, Any]:
         with self._lock:

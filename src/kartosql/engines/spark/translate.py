@@ -14,6 +14,7 @@ from kartosql.engines.spark.portable.aggregates import Aggregates
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Fold, Node, constants_of
 from kartosql.engines.spark.types import BIGINT, BOOLEAN, SparkExpression, Type, cast, identifier, raises, read_type
 from kartosql.errors import NotPortable, Span
+from kartosql.sql.statement_policy import UNKNOWN_FORM
 
 View = tuple[str, str]  # schema and name of a table in DuckDB
 _GROUPABLE = COMPARABLE + "lS"
@@ -174,11 +175,13 @@ def translate(
     ``fold`` evaluates constant expressions in DuckDB, with the clock of the statement. Raises
     ``not-portable`` for all that Spark would answer differently.
     """
-    translator = Translator(views, Expressions(constants_of(plan, fold, is_volatile), zone, span_of))
     try:
+        translator = Translator(views, Expressions(constants_of(plan, fold, is_volatile), zone, span_of))
         relation = translator.relation(plan)
     except RecursionError:
         raise NotPortable("The statement is nested too deeply for Spark.") from None
+    except UNKNOWN_FORM as e:
+        raise NotPortable(f"DuckDB's plan has a form that Spark cannot follow: {e!r}") from None
     text = relation.select([f"CAST({c.sql} AS {c.type.spark()}) AS c{i}" for i, c in enumerate(relation.columns)])
     if translator.builder.expressions:
         text = "WITH " + ", ".join(f"{n} AS ({q})" for n, q in translator.builder.expressions) + " " + text

@@ -32,9 +32,7 @@ Fold = Callable[[Sequence[str]], list[Any]]
 
 # Kinds that both engines order alike, and find equal alike.
 COMPARABLE = "iuhfdmsbDTZNx0"
-_CONSTANT_CLASSES = frozenset(
-    {"BOUND_CONSTANT", "BOUND_FUNCTION", "BOUND_OPERATOR", "BOUND_CONJUNCTION", "BOUND_CASE", "BOUND_BETWEEN"}
-)
+_CONSTANT_CLASSES = frozenset({"BOUND_CONSTANT", "BOUND_FUNCTION", "BOUND_OPERATOR", "BOUND_CONJUNCTION", "BOUND_CASE"})
 # What joins call comparisons, and functions.
 _COMPARISONS = {
     "COMPARE_EQUAL": "=",
@@ -46,6 +44,7 @@ _COMPARISONS = {
     "COMPARE_DISTINCT_FROM": "IS DISTINCT FROM",
     "COMPARE_NOT_DISTINCT_FROM": "IS NOT DISTINCT FROM",
 }
+_BETWEEN = "__between"  # what DuckDB 2.0.1 makes of most of them, and 2.0.0 of few
 _BY_NAME = frozenset({*_COMPARISONS.values(), "!="})
 _LISTS = {"COMPARE_IN": "IN", "COMPARE_NOT_IN": "NOT IN"}
 _OPERATORS = {
@@ -139,6 +138,8 @@ class Expressions:
     def _function(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         name = node["qname"]["path"][-1]
         type_ = read_type(node["return_type"])
+        if name == _BETWEEN:
+            return self._render(_comparisons(node), columns)
         if name == "error":
             message = self.render(node["children"][0], columns)
             return SparkExpression(raises(str(message.value).split("\n")[0]), type_)
@@ -155,6 +156,17 @@ class Expressions:
                     f"Spark does not answer {name} over values of the type {given.type.sql()} as DuckDB does."
                 )
         return SparkExpression("(" + render(name, args, type_, self._zone) + ")", type_)
+
+
+def _comparisons(between: Node) -> Node:
+    """Return a BETWEEN as the two comparisons that it stands for."""
+    data, (value, *bounds) = between.get("function_data") or {}, between["children"]
+    if not (data.get("lower_inclusive") and data.get("upper_inclusive")):
+        raise NotPortable("Spark has nothing like such a BETWEEN as DuckDB has it.")
+    shared = {"expression_class": "BOUND_FUNCTION", "type": "", "return_type": between["return_type"]}
+    signs = [{"path": [sign]} for sign in (">=", "<=")]
+    children = [{**shared, "qname": s, "children": [value, b]} for s, b in zip(signs, bounds, strict=True)]
+    return {"expression_class": "BOUND_CONJUNCTION", "type": "CONJUNCTION_AND", "children": children}
 
 
 def _shown(name: Any) -> str:
@@ -214,8 +226,7 @@ def _children(node: Node) -> list[Node]:
     children = [c for c in node.get("children", ()) if isinstance(c, dict)]
     for check in node.get("case_checks", ()):
         children += [check["when_expr"], check["then_expr"]]
-    children += [node[k] for k in ("else_expr", "input", "lower", "upper") if isinstance(node.get(k), dict)]
-    return children
+    return [*children, node["else_expr"]] if isinstance(node.get("else_expr"), dict) else children
 
 
 def _simple(node: Node) -> tuple[Any] | None:
@@ -266,7 +277,7 @@ def sql_of(node: Node) -> str:
             return f"({children[0]} {_LISTS[type_]} ({', '.join(children[1:])}))"
         raise NotPortable(f"Spark cannot be given a constant made by {type_}.")
     if kind == "BOUND_FUNCTION":
-        return _function(node, children)
+        return sql_of(_comparisons(node)) if node["qname"]["path"][-1] == _BETWEEN else _function(node, children)
     raise NotPortable("Spark cannot be given a constant of an unknown form.")
 
 
