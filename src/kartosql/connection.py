@@ -656,17 +656,17 @@ class Connection:
     ) -> dict[str, Any]:
         """Make skipping indexes of a table: bounds, values, filters, pieces or beginnings of columns for each file.
 
-        ``table`` is a uuid, ``cube.dataset``, a cube, or a folder that was attached with METADATA; members of structs
-        are named with dots. Of a cube, every dataset that has a column gets the index. Parameters of a filter are
-        ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a file. ``regexvaluelist``
-        maps columns of text to one or several patterns, whose first groups are kept. ``ngram`` are columns of text
-        whose pieces of three bytes are kept, ``prefix`` those of which the first 8 characters are, or as many as the
-        parameter ``length`` tells. Indexes that the table has stay,
+        ``table`` is a uuid, ``cube.dataset``, a cube, or what is attached: a folder, a Delta or an Iceberg table.
+        Members of structs are named with dots; in lake tables they have no indexes. Of a cube, every dataset that has a
+        column gets the index. Parameters of a filter are ``fpp``, the share of false positives, and ``ndv``, the number
+        of distinct values of a file. ``regexvaluelist`` maps columns of text to one or several patterns, whose first
+        groups are kept. ``ngram`` are columns of text whose pieces of three bytes are kept, ``prefix`` those of which
+        the first 8 characters are, or as many as the parameter ``length`` tells. Indexes that the table has stay,
         commits of kartosql keep those of datasets up to date. Returns how many ``indexes`` there are, and how many
         files were ``added``, ``removed``, ``kept`` and ``unindexed``; for a cube that of each dataset. ``spark`` is a
         session whose executors read the files of a dataset, or True, as for ``create_index``. Raises ``unknown-table``,
-        ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders also ``no-metadata-folder``,
-        ``encrypted-metadata``, and what is wrong with the metadata.
+        ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders also ``encrypted-metadata``,
+        and what is wrong with the metadata.
         """
         self._session.check_writable()
         given = {"minmax": minmax, "valuelist": valuelist, "bloomfilter": bloomfilter, "regexvaluelist": regexvaluelist}

@@ -245,8 +245,9 @@ def test_joins_look_values_up(world):
 
 def test_advice_for_what_is_attached_saves_what_it_promises(world, tmp_path):
     where = "SELECT t FROM d WHERE k = 47"
-    (advice,) = world.con.sql(f"ADVISE {where}").content.advice
+    advice, other = world.con.sql(f"ADVISE {where}").content.advice
     assert (advice.statement, advice.files, advice.files_saved) == ("CREATE INDEX ON d (k)", 20, 19)
+    assert other.statement == "CREATE SKIPPING INDEX ON d (VALUELIST(k))"
     world.con.sql(advice.statement)
     assert world.con.sql(where).report.files_selected == 1
     assert world.con.sql(f"ADVISE {where}").content.advice == ()

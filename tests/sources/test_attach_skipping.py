@@ -691,9 +691,9 @@ def test_bytes_that_the_original_indexed_are_kept(parquet):
 @pytest.mark.parametrize(
     ("sql", "code"),
     [
-        ("CREATE SKIPPING INDEX ON plain (MINMAX(a))", "no-metadata-folder"),
-        ("REFRESH SKIPPING INDEX ON plain", "no-metadata-folder"),
-        ("DROP SKIPPING INDEX ON plain", "no-metadata-folder"),
+        ("CREATE SKIPPING INDEX ON plain (MINMAX(v))", "unknown-column"),
+        ("REFRESH SKIPPING INDEX ON plain", "not-indexed"),
+        ("DROP SKIPPING INDEX ON plain", "not-indexed"),
         ("REFRESH SKIPPING INDEX ON t", "not-indexed"),
         ("DROP SKIPPING INDEX ON t", "not-indexed"),
         ("CREATE SKIPPING INDEX ON t (MINMAX(nothing))", "unknown-column"),

@@ -71,7 +71,6 @@ def test_what_can_be_done_with_a_table_does_not_follow_from_its_keys(con):
     names = ["plain", "cube", "other.plain", "folder", "texts", "data"]
     found = {n: table(con, *n.split(".")) for n in names}
     assert [n for n in names if found[n].is_attached] == ["other.plain", "folder", "texts"]
-    assert [n for n in names if found[n].is_indexable] == ["folder", "texts"]
     assert [n for n in names if found[n].data is not None] == ["data"]
     assert [n for n in names if found[n].cube is not None] == ["cube"]
 

@@ -639,10 +639,8 @@ def advise(request: Request, statement: Advise) -> Advised:
         made = request.session.attached and request.session.attached.find((scan.occurrence.source.name,))
         kinds = [indices, skipping_indices, useless_indices, compaction]
         if not is_ours:
-            has_footers, hosts = scan.parts[0].part.table.has_footers, ("file_indexes", "keeps_skipping_indexes")
-            kinds = [
-                kind for kind, host in zip(kinds, hosts, strict=False) if has_footers and getattr(made, host, None)
-            ]
+            is_indexed = scan.parts[0].part.table.has_footers and hasattr(made, "file_indexes")
+            kinds = kinds[:2] if is_indexed else []
         for recommend in kinds:
             found += (r for d in datasets for r in recommend(d))
         found += (r for d in datasets for r in bare_columns(d))

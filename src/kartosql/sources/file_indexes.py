@@ -1,4 +1,4 @@
-"""Inverted indices of what is attached: where they lie, how they are built file by file, and what is known of them."""
+"""Indices of what is attached: where they lie, how they are built file by file, and what is known of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import os
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,7 @@ from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.formats.segments import FILES, Segment, SegmentedIndex, digest_of, key_type, stamps_as_bytes
 from kartosql.formats.xskipper.domain import ColumnType, OddCells, keys_of
-from kartosql.formats.xskipper.store import Warned
+from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned
 from kartosql.indexes.metadata_terms import column_type
 from kartosql.parquet import MAX_FOOTER, read_footer
 from kartosql.sources.attachments import AttachLocation
@@ -55,8 +56,15 @@ class Listed(NamedTuple):
     segments: tuple[Segment, ...]
 
 
+class Known(NamedTuple):
+    """The list of a table: its inverted indices by column, and what each change of its skipping indexes changes."""
+
+    indexes: Mapping[str, Listed]
+    skipping: str | None = None
+
+
 class FileIndexes:
-    """The inverted indices of one table that is attached, in a folder below ``metadata``, or in the connection's store.
+    """The indices of one table that is attached, in a folder below ``metadata``, or in the connection's store.
 
     ``current`` returns the table as of now; ``settle`` waits until files that are written from then on have
     other stamps.
@@ -73,18 +81,24 @@ class FileIndexes:
         name = re.sub(r"[^A-Za-z0-9-]+", "-", url.rpartition("/")[2])[:40]
         self._folder = f".kartosql/{name}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
         self._url, self._location, self._metadata = redacted(url), location, metadata
-        self._current, self._settle = current, settle
+        self._current, self.settle = current, settle
         self._opened: Store | None = location.access.store if metadata is None else None
         self._tell = Warned("Indices")
         self._data: bytes | None = None
-        self._listed: dict[str, Listed] = {}
+        self._known = Known({})
+        self._skipping: tuple[str | None, MetadataStore] | None = None
 
     @property
     def key(self) -> str:
         """The key of the list of indices."""
         return f"{self._folder}/indexes.json"
 
-    def _store(self, *, create: bool = False) -> Store:
+    @property
+    def skipping_folder(self) -> str:
+        """The folder of skipping indexes in the store of indices."""
+        return f"{self._folder}/skipping"
+
+    def store(self, *, create: bool = False) -> Store:
         """Return the store of the indices; raises ``store-not-found`` and its like."""
         if self._opened is None:
             assert self._metadata is not None
@@ -93,24 +107,24 @@ class FileIndexes:
 
     # -- what is known -----------------------------------------------------------------------
 
-    def now(self) -> Mapping[str, Listed]:
-        """Return the indices by column, the same object as long as they do not change; all that is wrong only warns."""
+    def now(self) -> Known:
+        """Return what the list says, the same object as long as it does not change; all that is wrong only warns."""
         data = None
         try:
             with contextlib.suppress(KeyError):
-                data = self._store().read_metadata(self.key)
+                data = self.store().read_metadata(self.key)
             if data != self._data:
-                self._data, known, self._listed = data, self._listed, {}
-                self._listed = self._parsed(data, known)
+                self._data, known, self._known = data, self._known, Known({})
+                self._known = self._parsed(data, known.indexes)
         except KartosqlError as e:
             if e.code != "store-not-found":
                 self._tell(e.message)
-        return self._listed
+        return self._known
 
-    def _parsed(self, data: bytes | None, known: Mapping[str, Listed]) -> dict[str, Listed]:
+    def _parsed(self, data: bytes | None, known: Mapping[str, Listed]) -> Known:
         """Return what a list of indices says; raises ``invalid-index`` and ``unsupported-version``."""
         if data is None:
-            return {}
+            return Known({})
         same = {s: s for listed in known.values() for s in listed.segments}  # whose footers were read
         found = {}
         try:
@@ -121,13 +135,14 @@ class FileIndexes:
                 own = ColumnType(*type_)
                 key_type(own)
                 made = [
-                    Segment(self._store(), self._key_of(name), int(size), str(digest), int(pairs), own)
+                    Segment(self.store(), self._key_of(name), int(size), str(digest), int(pairs), own)
                     for name, size, digest, pairs in segments
                 ]
                 found[str(column)] = Listed(own, tuple(same.get(s, s) for s in made))
+            skipping = told.get("skipping")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as e:
             raise FormatError(f"{self.key}: it is no list of indices: {e}", code="invalid-index") from None
-        return found
+        return Known(found, None if skipping is None else str(skipping))
 
     def _key_of(self, name: str) -> str:
         if not _NAME.fullmatch(name):
@@ -137,7 +152,7 @@ class FileIndexes:
     def indices(self, table: FolderTable) -> dict[str, InvertedIndex]:
         """Return the indices that can be used for a state of the table."""
         found = {}
-        for column, (type_, segments) in self.now().items():
+        for column, (type_, segments) in self.now().indexes.items():
             own = table.types.get(column)
             if own is not None and column not in table.partition_keys and column_type(own) == type_:
                 index = self._index(table, type_, segments, _stamps(table, column))
@@ -153,12 +168,25 @@ class FileIndexes:
     def applied(self, source: Table, seen: object) -> tuple[Table, object]:
         """Return a table with the indices as they are now, and these; the same if they are those ``seen`` before."""
         known = self.now()
-        if known is seen or not (known or seen):
+        if known is seen or not (any(known) or seen):
             return source, seen
         part, *others = source.parts
         table: Any = part.table
         files = replace(table, indices=self.indices(table))
+        if table.skipping is None or isinstance(table.skipping, FileSkipping):  # else they lie where somebody said
+            skipping = None if known.skipping is None else FileSkipping(self, table, known.skipping, self._tell)
+            files = replace(files, skipping=skipping)
         return replace(source, parts=(replace(part, table=files), *others)), known
+
+    def located(self, file: str) -> tuple[Store, str]:
+        """Return the store of a file of the table, and its key there."""
+        return self._location.mounts.place(file)
+
+    def skipping(self, seen: str | None) -> MetadataStore:
+        """Return the metadata of skipping indexes as of a change that was ``seen``; None opens them anew."""
+        if self._skipping is None or self._skipping[0] != seen:
+            self._skipping = seen, MetadataStore.below(self.store(), self.skipping_folder)
+        return self._skipping[1]
 
     # -- what is built -----------------------------------------------------------------------
 
@@ -167,8 +195,8 @@ class FileIndexes:
 
         What was indexed stays, whatever happens later. Segments that nothing names go after a ``grace`` period.
         """
-        done, store = [self._create(column, rows, BATCHES * memory) for column in columns], self._store()
-        known = {s.key for listed in self.now().values() for s in listed.segments}
+        done, store = [self._create(column, rows, BATCHES * memory) for column in columns], self.store()
+        known = {s.key for listed in self.now().indexes.values() for s in listed.segments}
         found, before = store.details(f"{self._folder}/"), store.now() - grace
         store.delete([k for k, d in found.items() if k.endswith(".parquet") and k not in known and d.modified < before])
         return done
@@ -178,9 +206,9 @@ class FileIndexes:
         for at in range(ROUNDS):
             table = self._current()
             type_ = _checked_type(table, column)
-            self._settle()
-            self._store(create=True)
-            listed = self.now().get(column)
+            self.settle()
+            self.store(create=True)
+            listed = self.now().indexes.get(column)
             stamps = _stamps(table, column)
             index = self._index(table, type_, listed.segments if listed and listed.type == type_ else (), stamps)
             stays, seen, missing = _kept(index)
@@ -196,7 +224,7 @@ class FileIndexes:
             except FormatError:
                 if at == ROUNDS - 1 or self._current().stamps == table.stamps:
                     raise  # else somebody removed files meanwhile
-        kept, size = len(table.files) - len(todo), sum(s.size for s in self.now()[column].segments)
+        kept, size = len(table.files) - len(todo), sum(s.size for s in self.now().indexes[column].segments)
         unindexed = len(table.files) - len(seen) - len(todo)
         counts = {"added": added, "removed": removed, "kept": kept - unindexed, "unindexed": unindexed, "bytes": size}
         return {"column": column, **counts}
@@ -211,7 +239,7 @@ class FileIndexes:
         name = quote(source.exposed.get(column, column))
         no_nan = f" AND NOT isnan({name})" if type_.family in ("float", "double") else ""
         sql = f"SELECT {name}, {number} FROM indexed WHERE {name} IS NOT NULL{no_nan} ORDER BY 1, 2"
-        store, key, pairs = self._store(), f"{self._folder}/{uuid.uuid4().hex}.parquet", 0
+        store, key, pairs = self.store(), f"{self._folder}/{uuid.uuid4().hex}.parquet", 0
         schema = pa.schema([(KEYS[0], key_type(type_)), (KEYS[1], pa.int32())])
         encodings = {pa.int64(): "DELTA_BINARY_PACKED", pa.binary(): "DELTA_BYTE_ARRAY"}
         options: dict[str, Any] = {
@@ -231,40 +259,95 @@ class FileIndexes:
 
     def _swap(self, column: str, added: Listed | None, gone: Iterable[str]) -> None:
         """Change the index of a column in the list, or drop it; of others the latest state stays."""
-        store = self._store()
-        for _ in attempts(self.key):
-            data, version, indexes = None, None, {}
-            with contextlib.suppress(KeyError):
-                data, version = store.read_versioned(self.key)
-            try:
-                indexes = self._parsed(data, {})
-            except FormatError as e:
-                if e.code == "unsupported-version":
-                    raise  # what is damaged is built again
+
+        def changed(known: Known) -> Known:
+            indexes = dict(known.indexes)
             former = indexes.pop(column, None)
             if added is not None:
                 old = former.segments if former is not None and former.type == added.type else ()
                 stays = [s for s in old if s.key not in gone and s not in added.segments]
                 indexes[column] = Listed(added.type, (*stays, *added.segments))
+            return known._replace(indexes=indexes)
+
+        self._change(changed)
+
+    def note_skipping(self, *, is_there: bool = True) -> None:
+        """Note in the list that skipping indexes changed, or that there are none any more."""
+        self._change(lambda known: known._replace(skipping=uuid.uuid4().hex if is_there else None))
+
+    def _change(self, changed: Callable[[Known], Known]) -> None:
+        store = self.store()
+        for _ in attempts(self.key):
+            data, version, known = None, None, Known({})
+            with contextlib.suppress(KeyError):
+                data, version = store.read_versioned(self.key)
+            try:
+                known = self._parsed(data, {})
+            except FormatError as e:
+                if e.code == "unsupported-version":
+                    raise  # what is damaged is built again
+            known = changed(known)
             listed = {
                 name: (astuple(type_), [(s.key.rpartition("/")[2], s.size, s.digest, s.pairs) for s in segments])
-                for name, (type_, segments) in indexes.items()
+                for name, (type_, segments) in known.indexes.items()
             }
-            made = json.dumps({"version": VERSION, "table": self._url, "indexes": listed}).encode()
+            told = {"version": VERSION, "table": self._url, "indexes": listed, "skipping": known.skipping}
+            made = json.dumps(told).encode()
             with contextlib.suppress(PreconditionFailed, OutcomeUnknown):  # to be looked at again
                 store.put_if(self.key, made, version)
                 return
 
     def drop(self, columns: Sequence[str]) -> None:
         """Drop the indices of some columns; raises ``not-indexed``."""
-        listed = self.now()
+        listed = self.now().indexes
         for column in columns:
             if column not in listed:
                 message, known = f"{self._location.name!r}: {column!r} has no index.", ", ".join(listed) or "none"
                 raise UsageError(message, code="not-indexed", hint=f"Indices: {known}.")
         for column in columns:
             self._swap(column, None, ())
-            self._store().delete([s.key for s in listed[column].segments])
+            self.store().delete([s.key for s in listed[column].segments])
+
+
+class FileSkipping(MetadataSkipping):
+    """What skipping indexes beside the inverted ones say about the files of a table, read when they are first asked."""
+
+    def __init__(self, indexes: FileIndexes, table: FolderTable, seen: str, tell: Warned) -> None:
+        self._indexes, self._seen, self._tell = indexes, seen, tell
+        self._names, self._identities = object_names(table), identities(table)
+        self._shown = indexes.skipping_folder
+
+    def _look(self) -> None:
+        found = self._indexes.skipping(self._seen)
+        if found is self._metadata:
+            return
+        # Of another column with the name of one that was indexed, nothing is known.
+        is_same = all(self._is_same(segment.schema.reading) for segment in found.segments)
+        self._metadata, self._files = found, [(name if is_same else "", 0) for name in self._names]
+
+    def _is_same(self, reading: str | None) -> bool:
+        return reading is not None and json.loads(reading).items() <= self._identities.items()
+
+    def _look_again(self) -> bool:
+        self._indexes.skipping(None)
+        return True
+
+
+def object_names(table: FolderTable) -> list[str]:
+    """Return the files of a table as skipping indexes name them, by what changes with them; empty names if unknown."""
+    twins = {label for label, count in Counter(table.labels).items() if count > 1}
+    return [
+        f"{label}#{stamp}" if stamp and label not in twins else ""
+        for label, stamp in zip(table.labels, table.stamps, strict=True)
+    ]
+
+
+def identities(table: FolderTable) -> dict[str, str]:
+    """Return what distinguishes columns from others of their names, by those in lower case; none of twins."""
+    twins = Counter(map(str.lower, table.types))
+    own = {name: type_ for name, type_ in table.types.items() if twins[name.lower()] == 1}
+    known = {name: table.identity(name) for name in own if name not in table.partition_keys}
+    return {name.lower(): f"{identity}={own[name]}" for name, identity in known.items() if identity is not None}
 
 
 def _kept(index: SegmentedIndex) -> tuple[set[str], set[int], int]:

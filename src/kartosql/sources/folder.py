@@ -10,11 +10,11 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, UsageError
+from kartosql.errors import FormatError
 from kartosql.formats.folder import ParquetSchemas, partitions_of
 from kartosql.formats.kartothek.naming import METADATA_JSON, METADATA_MSGPACK
 from kartosql.formats.partition_table import PartitionTable, Variant
@@ -33,7 +33,7 @@ from kartosql.tables.table import Table, file_table
 if TYPE_CHECKING:
     from kartosql.formats.xskipper.refreshing import Sources
     from kartosql.formats.xskipper.scans import DataFile
-    from kartosql.sources.indexing import FolderIndexes
+    from kartosql.write.skipping import SkippingIndexWriter
 
 
 class Folder(OneTable):
@@ -86,27 +86,23 @@ class Folder(OneTable):
     def _times(self, files: Sequence[DataFile]) -> list[int | None]:
         return times_of(self._store, [f.key for f in files])
 
-    @property
-    def keeps_skipping_indexes(self) -> bool:
-        """Whether there is a place for skipping indexes."""
-        return self._metadata is not None
+    def skipping_indexes(self) -> SkippingIndexWriter[Any]:
+        """Return the skipping indexes of the folder as of now, where METADATA says, or beside its inverted ones."""
+        from kartosql.sources.indexing import FolderIndexes, TableIndexes
 
-    def skipping_indexes(self) -> FolderIndexes:
-        """Return the skipping indexes of the folder as of now; raises ``no-metadata-folder`` without one."""
-        from kartosql.sources.indexing import FolderIndexes
-
-        name = self._location.name
-        if self._metadata is None:
-            raise UsageError(
-                f"{name!r} was attached without a place for its data-skipping metadata.",
-                code="no-metadata-folder",
-                hint="ATTACH OR REPLACE '...' AS t (TYPE ..., METADATA 'folder') gives one.",
-            )
         table = self._present()
         with self._lock:
             files = self._listed
             sources = self._sources(files, table)
-        return FolderIndexes(name, table, files, self._metadata, sources)
+        if self._metadata is not None:
+            return FolderIndexes(self._location.name, table, files, self._metadata, sources)
+        then = {f.name: f.stamp for f in files}
+
+        def still(those: Sequence[DataFile]) -> list[int | None]:
+            now = {f.name: f.stamp for f in list_files(self._store, self._only)}
+            return [f.modified_ms if now.get(f.key) == then[f.key] else None for f in those]
+
+        return TableIndexes(self._location.name, table, self.file_indexes, replace(sources, still=still))
 
     def _settle(self) -> None:
         settle(self._listed)
@@ -203,7 +199,7 @@ def open_folder(location: AttachLocation) -> tuple[Store, str | None]:
 
 
 def _folder_table(name: str, table: FolderTable) -> Table:
-    return file_table(name, table, name, is_attached=True, is_indexable=True)
+    return file_table(name, table, name, is_attached=True)
 
 
 _READER = (

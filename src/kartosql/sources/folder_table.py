@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -18,6 +18,10 @@ from kartosql.store import Mounts
 from kartosql.store.listing import ListedFile
 from kartosql.tables.names import Attached, Name
 from kartosql.tables.table import Table
+
+if TYPE_CHECKING:
+    from kartosql.sources.file_indexes import FileIndexes
+    from kartosql.write.skipping import SkippingIndexWriter
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +144,7 @@ class OneTable(Attachment):
     """An attachment that is one table of files, under the name that it was attached as."""
 
     described: ClassVar[str]  # what it is, in listings
+    file_indexes: FileIndexes
     _location: AttachLocation
 
     def now(self) -> Mapping[str, Attached]:
@@ -152,6 +157,12 @@ class OneTable(Attachment):
     @abstractmethod
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
         """Return the table as of now, as a version or at a time."""
+
+    def skipping_indexes(self) -> SkippingIndexWriter[Any]:
+        """Return the skipping indexes of the table as of now."""
+        from kartosql.sources.indexing import TableIndexes
+
+        return TableIndexes(self._location.name, self._present(), self.file_indexes)
 
     def _present(self) -> FolderTable:
         found = self.find(())

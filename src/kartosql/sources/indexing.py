@@ -1,9 +1,10 @@
-"""Skipping indexes of folders that are attached: made, brought up to date, and dropped."""
+"""Skipping indexes of what is attached: made, brought up to date, and dropped."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +14,15 @@ from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder import spark_values
 from kartosql.formats.xskipper.kinds import IndexSpec
 from kartosql.formats.xskipper.layout import IndexLayout, Secrets, layout_for
+from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import Sources, drop, refresh
-from kartosql.formats.xskipper.scans import DataFile
+from kartosql.formats.xskipper.scans import DataFile, Values, parquet_scan
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.memo import memoized
+from kartosql.sources.file_indexes import FileIndexes, identities, object_names
 from kartosql.sources.folder_metadata import FolderMetadata, MetadataPlace
+from kartosql.sources.folder_table import FolderTable
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden, settle
 from kartosql.store.urls import is_local_url
@@ -148,6 +152,79 @@ class FolderIndexes(SkippingIndexWriter[MetadataPlace]):
         known = existing.indexes if existing is not None else ()
         layout = layout_for(identifier, specs, self._columns, partitions, secrets, existing=known)
         return replace(layout, reading=self.metadata.reading), {k: values for k, (_, values) in kinds.items()}
+
+
+@dataclass(frozen=True)
+class TableIndexes(SkippingIndexWriter[FileIndexes]):
+    """The skipping indexes of a table beside its inverted ones: which files they know is told by names and stamps.
+
+    ``sources`` read the files of a folder by their names in it; those of other tables never change.
+    """
+
+    name: str
+    table: FolderTable
+    place: FileIndexes
+    sources: Sources | None = None
+
+    @memoized
+    def _columns(self) -> Mapping[str, pa.DataType]:
+        types = {c: t for c, t in self.table.types.items() if c not in self.table.partition_keys}
+        return {c: t for c, t in members(types) if self.sources is not None or len(parts_of(c)) == 1}
+
+    def _existing(self) -> tuple[FileIndexes, MetadataStore | None]:
+        is_there = self.place.now().skipping is not None
+        return self.place, self.place.skipping(None) if is_there else None
+
+    def _make(self, place: FileIndexes, existing: MetadataStore | None, specs: Sequence[IndexSpec]) -> dict[str, Any]:
+        store = place.store(create=True)
+        layout = layout_for(place.key, specs, self._columns, existing=existing.indexes if existing is not None else ())
+        known, roots = identities(self.table), {spec.path[0] for spec, _ in layout.indexes}
+        layout = replace(layout, reading=json.dumps({name: known[name] for name in sorted(roots)}))
+        place.settle()
+        names = zip(self.table.labels, object_names(self.table), strict=True)
+        files = [DataFile(name or label, 0 if name else -1, label) for label, name in names]
+        stamped = [file for file in files if not file.modified_ms]
+        sources = self.sources or Sources(self._scan)
+        done = refresh(store, place.skipping_folder, stamped, layout, sources, existing)
+        place.note_skipping()
+        unknown = tuple(f.path for f in files if f.modified_ms)
+        return report(replace(done, unindexed=(*done.unindexed, *unknown)), len(specs))
+
+    def _scan(self, keys: Sequence[str], columns: Mapping[str, pa.DataType | None]) -> Iterator[tuple[int, Values]]:
+        """Yield columns of files, where they may have other names; files with a constant for one are left out."""
+        table, numbers = self.table, {label: number for number, label in enumerate(keys)}
+        exact = {spelled([c]).lower(): c for c in table.types}
+        wanted = {c: exact[c.lower()] for c in columns}
+        for variant in table.variants([n for n, label in enumerate(table.labels) if label in numbers]):
+            if any(c in variant.constants for c in wanted.values()):
+                continue
+            there = {
+                spelled([variant.names.get(name, name)]): c
+                for c, name in wanted.items()
+                if variant.types is None or name in variant.types
+            }
+            absent = {c: pa.nulls(1) for c in wanted if c not in there.values()}
+            for store, files in self._by_store(variant.files):
+                read = parquet_scan(store)([key for _, key in files], {own: columns[c] for own, c in there.items()})
+                for at, values in read:
+                    found = {c: values[own] for own, c in there.items()}
+                    yield numbers[table.labels[files[at][0]]], {**absent, **found}
+
+    def _by_store(self, files: Sequence[int]) -> Iterable[tuple[Store, list[tuple[int, str]]]]:
+        """Return files by position with their keys in each of the stores that they are in."""
+        found: dict[int, tuple[Store, list[tuple[int, str]]]] = {}
+        for file in files:
+            store, key = self.place.located(self.table.files[file])
+            found.setdefault(id(store), (store, []))[1].append((file, key))
+        return found.values()
+
+    def drop(self) -> dict[str, Any]:
+        """Remove the metadata once nothing names them; raises ``not-indexed``."""
+        place, existing = self._existing()
+        if existing is None:
+            raise not_indexed(self.name)
+        place.note_skipping(is_there=False)
+        return {"files": drop(place.store(), place.skipping_folder)}
 
 
 def _locked(name: str, label: str | None = None) -> UsageError:

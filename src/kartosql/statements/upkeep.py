@@ -218,7 +218,7 @@ def run_skipping(request: Request, statement: ws.CreateSkipping | ws.RefreshSkip
     session, tables = request.session, request.session.tables()
     source = tables.find(statement.target.parts, statement.target.span, statement.text)
     is_cube = source.cube is not None and len(source.parts) > 1
-    if source.is_indexable:
+    if source.is_attached and len(statement.target.parts) == 1:
         shown = table = source.name
     elif is_cube and source.cube is not None:
         shown = table = source.cube.uuid_prefix
@@ -278,7 +278,7 @@ def change_skipping_index(
     """Create, refresh or drop skipping indexes of what is attached, of a dataset, or of the datasets of a cube."""
     name, given = f"{change}_skipping_index", () if specs is None else (specs,)
     operation = session.operation(name, spark=spark)
-    hint = "Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store."
+    hint = "Skipping indexes are for datasets, and for folders and lake tables that are attached."
     if (attached := _part_of_attached(session, table, "skipping_indexes", hint, spark)) is not None:
         return getattr(attached(), change)(*given)  # type: ignore[no-any-return]
     if datasets := skipping.of_datasets(operation.snapshot, table, specs):

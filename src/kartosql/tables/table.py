@@ -266,7 +266,6 @@ class Table:
     cube: Cube | None = None  # which the table is, or belongs to
     chain: Chain | None = None  # the blocks that tell its schemas, where they are not those of a dataset
     is_attached: bool = False  # it can only be read
-    is_indexable: bool = False  # what attached it keeps skipping indexes of its own
     exposed: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, column: str) -> str | None:
