@@ -188,19 +188,21 @@ def fuzz(given: Any) -> int:
 
 
 def explore(given: Any, clock: Clock) -> int:
-    """Carry out all orders of the calls of two operations."""
+    """Carry out all orders of the calls of some operations, and print how many states each program has."""
     from trust.explorer import Explorer, programs
 
-    explorer = Explorer(given.depth, lambda: explorer.failures < given.failures and time.monotonic() < clock.until)
-    done, every = 0, [p for p in programs() if not given.only or {ops[0][0] for ops in p.actors} <= {*given.only}]
+    every = [p for p in programs() if not given.only or p.seed in given.only]
+    explorer = Explorer(given.faults, given.wakes, given.most, lambda: time.monotonic() < clock.until)
+    states = whole = 0
     for made in every[given.part_of :: given.parts]:
-        explorer.explore(made)
-        done += explorer.goes_on()
-        print(f"{explorer.runs:>9,}  up to {made.seed}", flush=True)
-        if not explorer.goes_on():
+        if explorer.failures >= given.failures or not explorer.goes_on():
             break
+        found, is_all = explorer.explore(made)
+        states, whole = states + found, whole + is_all
+        print(f"{found:>9,}  {made.seed}{'' if is_all else ', not to its end'}", flush=True)
     print(
-        f"explore: {explorer.runs:,} orders of {done} of {len(every)} pairs {clock}, {explorer.failures} failures",
+        f"explore: {states:,} states by {explorer.runs:,} runs, {whole} of {len(every)} programs to their end, "
+        f"{clock}, {explorer.failures} failures",
         flush=True,
     )
     return explorer.failures
@@ -219,12 +221,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first run; those that follow have the next ones")
     parser.add_argument("--shrink", action="store_true", help="make programs that fail as short as they get")
     parser.add_argument("--failures", type=int, default=5, help="after which to end")
-    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations of the simulation, or decoders")
+    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations, decoders, or programs of explore")
     parser.add_argument("--fates", nargs="+", default=[], help="kinds of faults of the simulation")
     parser.add_argument("--named", default="", help="part of the names of bugs to look for")
     parser.add_argument("--corpus", help="folder with scripts of sqllogictest, or for bytes of fuzz")
     parser.add_argument("--queries", type=int, help="of each script, drawn by chance; all of them by default")
-    parser.add_argument("--depth", type=int, default=1, help="places where an actor is held up, of explore")
+    parser.add_argument("--faults", type=int, default=0, help="of each order of explore")
+    parser.add_argument("--wakes", type=int, default=0, help="waits that end early, of each order of explore")
+    parser.add_argument("--most", type=int, default=10**9, help="runs of each program of explore")
     parser.add_argument("--parts", type=int, default=1, help="into which the scripts, or pairs, are divided")
     parser.add_argument("--part-of", type=int, default=0, help="which of these is asked")
     parser.add_argument("--one-process", action="store_true", help=argparse.SUPPRESS)

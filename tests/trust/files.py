@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import hashlib
 import io
 import random
@@ -229,7 +230,14 @@ def simulated(scheduler: Scheduler, seed: object) -> Iterator[Place]:
         time_ns=lambda: int((told + scheduler.clock()) * 10**9),
         perf_counter=time.perf_counter,
     )
-    chance, names = Random(f"chance {seed}"), Random(f"names {seed}")
+
+    @functools.cache  # each actor has its own, so that what it names does not depend on what others do
+    def chance(what: str, actor: int | None) -> Random:
+        return Random(f"{what} {seed} {actor}")
+
+    def drawn(what: str) -> Random:
+        return chance(what, scheduler.actor.number if scheduler.actor is not None else None)
+
     place = SimFiles.place = Place(scheduler)
     writer_of = remote.writer_of
     with contextlib.ExitStack() as stack:
@@ -244,8 +252,8 @@ def simulated(scheduler: Scheduler, seed: object) -> Iterator[Place]:
         for module in (store, remote, files):
             patch(module, "ThreadPoolExecutor", _AtOnce)
         patch(runtime, "Instance", Reused)
-        patch(random, "uniform", chance.uniform)
-        patch(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4))
+        patch(random, "uniform", lambda low, high: drawn("chance").uniform(low, high))
+        patch(uuid, "uuid4", lambda: uuid.UUID(int=drawn("names").getrandbits(128), version=4))
         patch(remote, "writer_of", lambda names: SimWriter if "sim" in names else writer_of(names))
         # The swap is right without the queue, which would hold up the thread of an actor in the kernel.
         patch(store.Store, "turn", lambda self, folder: contextlib.nullcontext())

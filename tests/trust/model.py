@@ -92,10 +92,11 @@ WRITES: dict[str, Callable[..., State]] = {
     "append_d": _append, "replace_d": _replace, "delete_d": _delete, "update_d": _update, "merge_d": _merge,
     "foreign_d": _append, "append_c": _append_c, "update_c": _update_c, "delete_c": _delete_c, "set_c": _set_c,
     "foreign_c": lambda state, en: _append_c(state, (), en), "append_l": _append, "delete_l": _delete,
-    "compact_l": lambda state: state,
+    "compact_l": lambda state: state, "restore_d": lambda state: START_D, "extend_c": lambda state, en: state,
 }  # fmt: skip
 READS: dict[str, Callable[..., Any]] = {
     "read_d": lambda state: state,
+    "copy_d": lambda state: state,
     "find_d": lambda state, where: frozenset(row for row in state if matches(row[1], row[2], where)),
     "read_l": lambda state: state,
     "find_l": lambda state, where: READS["find_d"](state, where),

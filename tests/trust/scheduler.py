@@ -62,6 +62,7 @@ class Scheduler:
         self.random = Random(f"schedule {seed}")
         self.now = 0.0  # seconds
         self.steps = 0
+        self.events: list[Any] = []  # operations of actors, which who runs them notes
         self.switches = self.random.choice([0.03, 0.1, 0.3, 1.0])  # how often another one goes on
         self.pauses = self.random.choice([0.0, 0.0, 0.01, 0.05])  # how often one stands still for long
         self._faults = {(fault.actor, fault.at): fault.fate for fault in faults}

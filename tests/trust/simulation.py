@@ -124,23 +124,24 @@ class _Maker:
             part = self.random.choice(PARTS)
             seed, en = ([(part, *row[1:]) for row in rows] for rows in self.both())
             return (name, part, *(tuple({row[1]: row for row in rows}.values()) for rows in (seed, en)))
-        if name == "foreign_c":
+        if name in ("foreign_c", "extend_c"):
             return (name, self.en())
         if name == "sleep":
             return (name, self.random.choice([1.0, 30.0, 3 * 3600.0, 8 * DAY]))
         if name == "index":
             return (name, self.random.choice(["create", "drop", "skip"]), table)
-        return (name,) if name.startswith("read") or name == "compact_l" else (name, table)
+        return (name,) if name.startswith("read") or name in ("compact_l", "restore_d", "copy_d") else (name, table)
 
 
 KINDS: dict[str, dict[str, int]] = {
     "d": {
         "append_d": 6, "replace_d": 3, "delete_d": 4, "update_d": 4, "merge_d": 2, "foreign_d": 1, "read_d": 4,
         "find_d": 3, "old": 3, "changes": 2, "compact": 4, "clean": 3, "index": 2, "sleep": 1, "repair": 1,
+        "restore_d": 1, "copy_d": 1,
     },
     "c": {
         "append_c": 7, "update_c": 4, "delete_c": 3, "set_c": 3, "foreign_c": 1, "read_c": 5, "find_c": 3, "compact": 3,
-        "clean": 3, "index": 1, "sleep": 1, "repair": 1,
+        "clean": 3, "index": 1, "sleep": 1, "repair": 1, "extend_c": 1,
     },
     "l": {"append_l": 4, "delete_l": 3, "compact_l": 3, "read_l": 5, "find_l": 3},
 }  # fmt: skip
@@ -216,7 +217,7 @@ def plain_rows(con: kartosql.Connection, name: str, version: int | None = None) 
                 one = {**dict(zip(names, row, strict=True)), **values}
                 rows[(one["p"], one["x"]) if name == "c" else len(rows)] = one
         found.append(rows)
-    if name == "d":
+    if name != "c":
         return [(row["q"], row["s"], row["n"]) for row in found[0].values()]
     seed, en = found
     return [(*cell, row["i"], row["v"], en.get(cell, {}).get("w")) for cell, row in seed.items()]
@@ -303,7 +304,7 @@ class _Acts:
 
     def _all(self, table: str, version: int | None = None) -> Any:
         """Return all rows of a table, as it is or as it was."""
-        columns = "q, s, n" if table == "d" else "p, x, i, v, w"
+        columns = "q, s, n" if table != "c" else "p, x, i, v, w"
         at = f" AT (VERSION => {version})" if version is not None else ""
         return frozenset(self._rows(f"SELECT {columns} FROM {table}{at}", (table, version)))
 
@@ -377,6 +378,15 @@ class _Acts:
         if +before != +after or min(before.values(), default=0) < 0:
             raise Violation(f"changes('d', {first}, {last}) lead to {before}, but version {last} is {after}")
 
+    def restore_d(self) -> None:
+        self._done(self.con.restore("d", FIRST))
+
+    def copy_d(self) -> Any:
+        """Answer with the rows of the copy."""
+        name = f"copy{self.event.actor}of{self.event.began}"
+        self.con.copy_dataset("d", self.con._session.store.url, name=name)
+        return self._all(name)
+
     # -- the cube
 
     def append_c(self, seed: Any, en: Any) -> None:
@@ -385,6 +395,10 @@ class _Acts:
     @staticmethod
     def _data(seed: Any, en: Any) -> dict[str, pa.Table]:
         return {name: make(rows) for name, make, rows in (("seed", table_seed, seed), ("en", table_en, en)) if rows}
+
+    def extend_c(self, en: Any) -> None:
+        name = f"more{self.event.actor}of{self.event.began}"
+        self.con.extend_cube(CUBE, {name: table_en(en).rename_columns(["p", "x", name])})
 
     def update_c(self, part: str, seed: Any, en: Any) -> None:
         self.con.update_cube(CUBE, self._data(seed, en), remove_conditions=[("p", "==", part)])
@@ -467,7 +481,7 @@ def _begun(tables: str) -> dict[str, Object]:
 def run(made: Program, scheduler: Scheduler | None = None) -> Run:
     """Carry out a program; raises Violation, and whatever else nobody expected."""
     scheduler, tables = scheduler or Scheduler(made.seed, made.faults), _tables(made)
-    found, begun = Run(made, scheduler), _begun(tables)
+    found, begun = Run(made, scheduler, scheduler.events), _begun(tables)
     with simulated(scheduler, made.seed) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore", KartosqlWarning)
         metadata._newest.clear()

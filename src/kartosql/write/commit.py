@@ -277,8 +277,11 @@ class _Committing:
         if prepared is not None:
             record(self.store, change, before, prepared)
         document = prepared.document if prepared is not None else None
-        shown = found.document if found is not None and document is not None else document
-        identity = read_identity(shown.metadata) if shown is not None else None
+        identity = read_identity(document.metadata) if document is not None else None
+        if found is not None and found.identity is not None and found.identity.id == self.id:
+            identity = (
+                found.identity
+            )  # of several puts without an answer this one happened; later commits are of others
         return Committed(
             uuid=change.uuid,
             sequence=identity.sequence if identity is not None else 0,
