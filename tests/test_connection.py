@@ -36,9 +36,23 @@ def test_opening_what_is_not_there(tmp_path):
     with pytest.raises(StoreError) as e:
         kartosql.connect(str(tmp_path / "nothing"))
     assert e.value.code == "store-not-found"
+    assert "read_only=False" in e.value.hint
     with pytest.raises(StoreError) as e:
         kartosql.connect("nosuchprotocol://x")
     assert e.value.code == "store-failed"
+
+
+def test_the_first_write_makes_a_new_store(tmp_path):
+    con = kartosql.connect(tmp_path / "new", read_only=False)
+    assert con.sql("SHOW TABLES").rows() == []
+    assert not (tmp_path / "new").exists()
+    con.create_dataset("d", {"a": [1, None], "b": ["x", "y"]})
+    assert con.sql("SELECT a, b FROM d ORDER BY b").rows() == [(1, "x"), (None, "y")]
+    assert repr(con.tables()) == "<tables d>"
+    for slip in (tmp_path / "news", tmp_path / "none" / "new"):
+        with pytest.raises(StoreError) as e:
+            kartosql.connect(slip, read_only=False)
+        assert e.value.code == "store-not-found"
 
 
 @pytest.mark.parametrize(

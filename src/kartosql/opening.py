@@ -24,7 +24,7 @@ def connect(
     *,
     storage_options: Mapping[str, Any] | None = None,
     engine: Engine = "auto",
-    read_only: bool = False,
+    read_only: bool | None = None,
     attach: bool | Sequence[str | os.PathLike[str]] | None = None,
     untrusted: Literal[False] = False,
     **settings: Unpack[SettingValues],
@@ -56,8 +56,8 @@ def connect(
 
     ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem. ``attach`` says what may be
     attached: all, nothing, or what lies below some URLs; without it all, but nothing if the connection is
-    ``read_only``. Other keywords are settings (see docs/python.md). Raises ``store-not-found``, ``store-failed``,
-    ``unknown-setting`` and ``invalid-setting``.
+    ``read_only``. With ``read_only=False`` the first write makes the folder of a new store. Other keywords are settings
+    (see docs/python.md). Raises ``store-not-found``, ``store-failed``, ``unknown-setting`` and ``invalid-setting``.
 
     With ``untrusted`` statements may come from strangers: an UntrustedConnection runs them in a worker process, which
     is ended where a statement takes more than ``timeout``, ``memory_limit`` or ``max_bytes``.
@@ -78,7 +78,8 @@ def connect(
         return connect_untrusted(url, storage_options, engine=engine, **settings)
     attachable = not read_only if attach is None else attach
     values = Settings({"engine": engine, "attach": attachable, **settings}, check_setting)
-    return Connection(Session(Store(url, storage_options), values, bool(read_only), storage_options))
+    store = Store(url, storage_options, begin=read_only is False)
+    return Connection(Session(store, values, bool(read_only), storage_options))
 
 
 def connect_as_owner(

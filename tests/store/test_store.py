@@ -207,7 +207,10 @@ def test_a_missing_folder_is_no_store(tmp_path):
     with pytest.raises(StoreError, match="none") as e:
         Store(str(tmp_path / "none"))
     assert e.value.code == "store-not-found"
-    assert e.value.hint == "Check the path of the store; a new one begins with an empty folder."
+    assert (
+        e.value.hint
+        == "Check the path. To begin a new store: connect(..., read_only=False) in Python, --write on the command line."
+    )
 
 
 def test_a_way_out_of_a_path_that_is_no_store(tmp_path):

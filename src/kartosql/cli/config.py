@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -11,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kartosql.cli.output import say
-from kartosql.errors import UsageError, closest, did_you_mean
-from kartosql.store.urls import similar_folder
+from kartosql.errors import StoreError, UsageError, closest, did_you_mean
+from kartosql.store.urls import may_begin
 
 if TYPE_CHECKING:
     from kartosql.cli.options import Options
@@ -183,7 +181,7 @@ def open_store(profile: Profile, options: Options) -> Connection:
 
     writes = profile.write or options.write
     if writes:
-        _begin_store(profile.url)
+        _tell_of_new(profile.url)
     found = connect_as_owner(
         profile.url,
         storage_options={**profile.storage_options, **options.storage_options} or None,
@@ -196,25 +194,13 @@ def open_store(profile: Profile, options: Options) -> Connection:
     return found
 
 
-def _begin_store(url: str) -> None:
-    """Make the folder of a new store, and say so; it goes away with the process if nothing was written to it.
-
-    Nothing is made where the folder above is missing, or a folder or profile has a name like it: that may be a slip.
-    """
+def _tell_of_new(url: str) -> None:
+    """Say that the first write makes a store; raises ``store-not-found`` where the name of a profile is like it."""
     root = os.path.abspath(url)
-    above, name = os.path.split(root)
-    if "://" in url or os.path.lexists(root) or not os.path.isdir(above):
-        return
-    if similar_folder(root) is None and closest(name, read().profiles) is None:
-        with contextlib.suppress(OSError, ValueError):  # which who opens it tells
-            os.mkdir(root)
-            atexit.register(_drop_empty, root)
-            say(f"{url} is new: what is written makes it a store.")
-
-
-def _drop_empty(folder: str) -> None:
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
+    if "://" not in url and may_begin(root):
+        if close := closest(os.path.basename(root), read().profiles):
+            raise StoreError(f"{root!r} is no folder.", code="store-not-found", hint=f"Did you mean {close}?")
+        say(f"{url} is new: what is written makes it a store.")
 
 
 def write_shell(values: Mapping[str, Any]) -> str:

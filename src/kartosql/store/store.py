@@ -33,7 +33,7 @@ from kartosql.store.keys import (
     check_key,
     side_folder,
 )
-from kartosql.store.urls import filesystem_of, is_encodable, no_answer, protocols_of, way_out
+from kartosql.store.urls import filesystem_of, is_encodable, may_begin, no_answer, protocols_of, way_out
 from kartosql.text.secrets import harmless, redacted
 
 if TYPE_CHECKING:
@@ -134,9 +134,10 @@ class Store:
     """A folder or bucket prefix that holds datasets.
 
     ``url`` is a local path or any fsspec URL. Raises ``store-failed`` when the filesystem cannot be made and
-    ``store-not-found`` when a local folder does not exist. ``without_driver`` says that reads and plain writes will do,
-    where the driver of fsspec may not be installed. Writing raises ``unsafe-key``, ``access-denied``, ``disk-full`` and
-    ``store-failed``. ``single_writer`` says that nobody else writes; stores without conditions are written then.
+    ``store-not-found`` when a local folder does not exist, unless ``begin`` lets the first write make it,
+    where the path looks like no slip. ``without_driver`` says that reads and plain writes will do, where the driver of
+    fsspec may not be installed. Writing raises ``unsafe-key``, ``access-denied``, ``disk-full`` and ``store-failed``.
+    ``single_writer`` says that nobody else writes; stores without conditions are written then.
     """
 
     single_writer = False
@@ -150,6 +151,7 @@ class Store:
         storage_options: Mapping[str, Any] | None = None,
         *,
         create: bool = False,
+        begin: bool = False,
         without_driver: bool = False,
     ) -> None:
         url = os.fspath(url) if isinstance(url, os.PathLike) else url
@@ -185,7 +187,7 @@ class Store:
             except (OSError, ValueError) as e:
                 reraise(self.redacted(e), f"Cannot open {self.root!r}")
                 is_folder = False
-            if not is_folder:
+            if not is_folder and not (begin and may_begin(self.root)):
                 raise StoreError(f"{self.root!r} is no folder.", code="store-not-found", hint=way_out(self.root))
             self._real_root = os.path.realpath(self.root or "/")
             self._safe_dirs.add(self._real_root)

@@ -175,7 +175,12 @@ def way_out(root: str) -> str:
         return f"A store is a folder. That of this file is {os.path.dirname(root)!r}, where its rows are a table."
     if close := similar_folder(root):
         return f"Did you mean {close!r}?"
-    return "Check the path of the store; a new one begins with an empty folder."
+    return "Check the path. To begin a new store: connect(..., read_only=False) in Python, --write on the command line."
+
+
+def may_begin(root: str) -> bool:
+    """Return whether a new store may begin at a path, below a folder that holds nothing of a name like it."""
+    return not os.path.lexists(root) and os.path.isdir(os.path.dirname(root)) and similar_folder(root) is None
 
 
 def similar_folder(root: str) -> str | None:

@@ -65,6 +65,9 @@ class Tables:
         # What is attached, as it was when the statement first named it.
         self._found: dict[tuple[Name, str | int | None], Table] = {}
 
+    def __repr__(self) -> str:
+        return f"<tables {', '.join(self.names())}>"
+
     def names(self) -> list[str]:
         """Return every one-part name, for suggestions and listings."""
         cubes = [p for p in self.snapshot.members if self.snapshot.is_cube(p)]

@@ -25,7 +25,7 @@ from kartosql.text.types import type_name, type_names
 from kartosql.write import cubes
 from kartosql.write.change import CODECS, LONG_AGO, Change, Select, common_schema, evolved, read_known, widen
 from kartosql.write.files import Written, pairs_of_files
-from kartosql.write.inputs import Rows, invalid_data, open_rows
+from kartosql.write.inputs import Rows, invalid_data, is_columns, open_rows
 from kartosql.write.layout import Layout, check_name, checked_metadata, columns_of, is_index_type
 from kartosql.write.operation import Operation, check_index_keys, no_rows, report
 from kartosql.write.removal import Removal, delete_datasets, same_partitions
@@ -283,8 +283,8 @@ def _layout(uuid: str, keys: tuple[str, ...], indexed: Iterable[str], metadata: 
 
 
 def _open(data: Any, table: str, base: Layout) -> dict[str, Rows]:
-    """Return the rows by table; Arrow data alone are those of ``table``."""
-    given = dict(data) if isinstance(data, Mapping) else {table: data}
+    """Return the rows by table; Arrow data and columns alone are those of ``table``."""
+    given = dict(data) if isinstance(data, Mapping) and not is_columns(data) else {table: data}
     if not given:
         raise invalid_data(base.name, "there are no data")
     for name in given:

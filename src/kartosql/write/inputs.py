@@ -423,6 +423,17 @@ def open_rows(data: Any, name: str) -> Rows:
     return _one(_part(data, name), name)
 
 
+def is_columns(data: Mapping[Any, Any]) -> bool:
+    """Return whether a dictionary has the values of columns, not the data of tables, such as lists of files."""
+    lists = [list(v) if type(v).__name__ in ("ndarray", "Series") else v for v in data.values()]
+    if not lists or not all(isinstance(v, list | tuple | range) for v in lists):
+        return False
+    values = [value for column in lists for value in column]
+    if any(isinstance(value, Mapping | os.PathLike) or carries_arrow(value) for value in values):
+        return False
+    return bool(values) and not all(isinstance(value, str) and os.path.splitext(value)[1] for value in values)
+
+
 def plain_data(data: Any, name: str) -> Any:
     """Return what has rows of its own kind, such as lists of dictionaries, cursors and lazy frames, as Arrow data."""
     if isinstance(data, Mapping) or (isinstance(data, list) and data and all(isinstance(d, Mapping) for d in data)):
