@@ -348,7 +348,8 @@ class UntrustedConnection:
             raise errors.SqlError(f"A statement is text, not {type(request['sql']).__name__}.", code="invalid-argument")
         self._works.check_process()
         with self._free.held(is_cancelled), self._taken() as worker:
-            header, table = worker.run(request, is_cancelled)
+            # Columns are told soon: a worker that would have to be replaced is not ended for them.
+            header, table = worker.run(request, _never if request.get("describe") else is_cancelled)
         if (error := header.get("error")) is not None:
             raise _error(error)
         return header, table

@@ -192,7 +192,10 @@ def test_tools_for_agents_answer_with_rows_reports_and_hints(server):
     assert [c["column"] for c in _call(server, "describe", table="t")[1]] == ["p", "k", "s"]
     assert _call(server, "explain", sql="SELECT s FROM t WHERE k = 7")[1]["files_selected"] == 1
     found = _call(server, "query", sql="SELECT k FROM t ORDER BY k", max_rows=2)[1]
-    assert (found["rows"], found["row_count"]) == ([[0], [1]], 200)
+    assert (found["rows"], found["row_count"], "more rows" in found["note"]) == ([[0], [1]], 2, True)
+    found = _call(server, "query", sql="SELECT * FROM range(1000000000000) r(i)", max_rows=3)[1]  # stops behind them
+    assert found["rows"] == [[0], [1], [2]]
+    assert "note" not in _call(server, "query", sql="SELECT k FROM t WHERE k < 2", max_rows=2)[1]
     assert isinstance(_call(server, "advise", sql="SELECT k FROM t WHERE s = 'x7'")[1], str)
     is_error, error = _call(server, "query", sql="SELECT nope FROM t")
     assert (is_error, error["code"], error["hint"]) == (True, "unknown-column", "Columns: k, p, s.")
@@ -309,7 +312,7 @@ def test_a_statement_is_cancelled_by_adbc_and_the_next_one_answered(server):
                 cursor.fetchall()
             found.append(caught.value)
 
-        cursor.execute(ENDLESS)  # a cancel between its description and its rows would find nothing to stop
+        cursor.execute(ENDLESS)  # tells its columns while it runs
         thread = threading.Thread(target=run)
         thread.start()
         _wait_for_statements(server, 1)
@@ -369,14 +372,17 @@ def test_the_action_cancel_stops_the_statement_of_its_ticket_alone(server):
 
         thread = threading.Thread(target=run)
         thread.start()
-        _wait_for_statements(server, 1)
+        _wait_for_statements(server, 2)  # the other one begins before it is fetched, too
         cancel = lambda of: next(  # noqa: E731
             client.do_action(flight.Action("CancelFlightInfo", _message(f1=of.serialize())), options)
         ).body.to_pybytes()
-        assert cancel(other) == b"\x08\x03"  # there is nothing to cancel
         assert cancel(info) == b"\x08\x02"
         thread.join(30)
         assert len(found) == 1
+        _wait_for_statements(server, 1)  # which no one fetches yet
+        assert cancel(info) == b"\x08\x03"  # there is nothing to cancel any more
+        assert cancel(other) == b"\x08\x02"
+        _wait_for_statements(server, 0)
 
 
 def test_statements_of_clients_of_http_that_went_away_are_stopped(server):
@@ -389,13 +395,65 @@ def test_statements_of_clients_of_http_that_went_away_are_stopped(server):
     _wait_for_statements(server, 0)
 
 
-def test_tickets_that_no_one_fetches_hold_nothing(server):
+def test_tickets_that_no_one_fetches_let_nothing_run(server):
     flight, client, options = _flight(server)
     with client:
         for _ in range(20):
             client.get_flight_info(_statement(flight, "SELECT * FROM range(1000000)"), options)
         assert client.do_get(flight.Ticket(_statement(flight, "SELECT 1 AS a").command), options).read_all()["a"][0]
     _wait_for_statements(server, 0)
+
+
+def test_a_statement_runs_once_and_its_ticket_is_fetched_once_by_its_client(server):
+    flight, client, options = _flight(server)
+    guest = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {GUEST}".encode())])
+    with client:
+        lines = len(server["log"].read_text().splitlines())
+        asked = _statement(flight, "SELECT k FROM t WHERE k < 3 ORDER BY k")
+        info = client.get_flight_info(asked, options)
+        ticket = info.endpoints[0].ticket
+        with pytest.raises(pa.ArrowException, match="no such statement"):
+            client.do_get(ticket, guest).read_all()
+        assert client.do_get(ticket, options).read_all() == pa.table({"k": [0, 1, 2]}, schema=info.schema)
+        with pytest.raises(pa.ArrowException, match="no such statement"):
+            client.do_get(ticket, options).read_all()
+        assert client.get_schema(asked, options).schema == info.schema
+    lines = [json.loads(line)["asked"] for line in server["log"].read_text().splitlines()[lines:]]
+    assert lines == ["rows", "columns"]
+
+
+def test_the_statements_that_are_kept_for_a_client_are_bounded(monkeypatch):
+    flight = pytest.importorskip("kartosql.serve.flight")
+    monkeypatch.setattr(flight, "MAX_KEPT", 2)
+    monkeypatch.setattr(flight, "MAX_STATEMENT", 100)
+    kept, one, other = flight._Kept(), Client("one"), Client("other")
+    handles = [kept.keep(one, flight._Statement("SELECT 1")) for _ in range(2)]
+    of_other = kept.keep(other, flight._Statement("SELECT 2"))
+    assert kept.get(one, handles[0]).sql == "SELECT 1"
+    first = kept.get(one, handles[0])
+    large = kept.keep(one, flight._Statement("x" * 99))
+    assert first.stopped.is_set()
+    assert kept.get(one, large).sql == "x" * 99
+    assert kept.get(other, of_other).sql == "SELECT 2"
+    for handle in (*handles, of_other):
+        with pytest.raises(KartosqlError, match="no such statement"):
+            kept.get(one, handle)
+    with pytest.raises(KartosqlError, match="the limit is 100"):
+        kept.keep(one, flight._Statement("SELECT ?", ["x"], 93))
+
+
+def test_what_nobody_waits_for_is_stopped(monkeypatch):
+    flight = pytest.importorskip("kartosql.serve.flight")
+    monkeypatch.setattr(flight, "SECONDS", 0.1)
+    statement, ended = flight._Statement(""), threading.Event()
+
+    def ask(_, is_stopped):
+        while not is_stopped():
+            time.sleep(0.01)
+        ended.set()
+
+    statement.begin(ask)
+    assert ended.wait(60)
 
 
 MESSAGES = 3000 if os.environ.get("KARTOSQL_ABUSE") == "all" else 100

@@ -7,24 +7,33 @@ protobuf they need texts, bytes and numbers.
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import threading
-from collections import OrderedDict
+import time
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from kartosql.errors import KartosqlError, LimitError, StoreError, UsageError
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, StoreError, UsageError
 from kartosql.serve.service import Client, Refused, Service
-from kartosql.serve.unread import Unread
+from kartosql.serve.unread import SECONDS, Unread
 from kartosql.text.constants import quote
+from kartosql.untrusted import MAX_STATEMENT, Cancelled
 
 PREFIX = "type.googleapis.com/arrow.flight.protocol.sql."
-MAX_PREPARED = 1_000
+MAX_KEPT = 1_000  # statements of a client
+EAGER = 2.0  # seconds in which the rows of a statement tell its columns, then they are asked for beside it ...
+DESCRIBING = 10.0  # ... which takes as long as this where all workers are busy; later the rows alone tell them
+LOOK = 0.2  # seconds between two looks whether a client that waits is still there
+_ASKING = ("CommandStatementQuery", "CommandPreparedStatementQuery")
+_TICKET = "TicketStatementQuery"
+_UNKNOWN = 2**64 - 1  # -1 as protobuf writes it
 _TEXT, _INFO = pa.string(), pa.uint32()
 _CATALOG = "kartosql"
 
@@ -78,18 +87,18 @@ def _bytes(value: Any) -> bytes:
     raise UsageError("A field of the message is a number.", code="invalid-request")
 
 
-def _asking(sql: str) -> bytes:
-    """Return a ticket of a statement, which no other has."""
-    name = (PREFIX + "CommandStatementQuery").encode()
-    return _message(f1=name, f2=_message(f1=sql.encode(), f15=secrets.token_bytes(16)))
-
-
-def _message(**fields: bytes) -> bytes:
-    """Return a message of fields ``f1``, ``f2``, ... of bytes."""
+def _message(**fields: bytes | int) -> bytes:
+    """Return a message of fields ``f1``, ``f2``, ... of bytes and numbers."""
     found = b""
     for name, value in fields.items():
-        found += bytes([int(name[1:]) << 3 | 2]) + _varint(len(value)) + value
+        kind, rest = (0, _varint(value)) if isinstance(value, int) else (2, _varint(len(value)) + value)
+        found += bytes([int(name[1:]) << 3 | kind]) + rest
     return found
+
+
+def _any(name: str, content: bytes) -> bytes:
+    """Return a message of Flight SQL in an Any."""
+    return _message(f1=(PREFIX + name).encode(), f2=content)
 
 
 def _varint(value: int) -> bytes:
@@ -109,10 +118,78 @@ def _command(data: bytes) -> tuple[str, dict[int, list[Any]]]:
     return name.removeprefix(PREFIX), _fields(_bytes(outer.get(2, [b""])[-1]))
 
 
-@dataclass
-class _Prepared:
-    sql: str
-    parameters: list[Any] | None = None
+class _Statement:
+    """A statement that is kept for a client: prepared, or begun, and then its rows or its error."""
+
+    def __init__(self, sql: str, parameters: list[Any] | None = None, size: int = 0) -> None:
+        self.sql, self.parameters, self.size = sql, parameters, len(sql) + size
+        self.stopped = threading.Event()
+        self._wanted = time.monotonic()  # when someone waited for it
+        self._rows: Future[Any] = Future()
+
+    def begin(self, ask: Callable[[_Statement, Cancelled], Any]) -> None:
+        """Run it in a thread of its own, until it is stopped or nobody has waited for it for long."""
+
+        def is_stopped() -> bool:
+            return self.stopped.is_set() or time.monotonic() > self._wanted + SECONDS
+
+        def run() -> None:
+            try:
+                self._rows.set_result(ask(self, is_stopped))
+            except BaseException as e:  # noqa: BLE001
+                self._rows.set_exception(e)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._rows.done()
+
+    def rows(self, is_gone: Cancelled, seconds: float = math.inf) -> Any:
+        """Return its rows, None if they are not there in time; raises its error. It ends with the client that waits."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._wanted = time.monotonic()
+            if is_gone():
+                self.stopped.set()
+            with suppress(TimeoutError):
+                return self._rows.result(min(LOOK, left))
+        return None
+
+
+class _Kept:
+    """The statements of clients by their handles: of each client those that came last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: defaultdict[str, OrderedDict[bytes, _Statement]] = defaultdict(OrderedDict)
+
+    def keep(self, client: Client, statement: _Statement, handle: bytes | None = None) -> bytes:
+        """Keep a statement, in the place of another if there is a handle; returns its handle."""
+        if statement.size > MAX_STATEMENT:
+            message = f"The statement has {statement.size:,} bytes, the limit is {MAX_STATEMENT:,}."
+            raise LimitError(message, code="statement-too-long")
+        handle = handle or secrets.token_bytes(16)
+        with self._lock:
+            kept = self._of[client.name]
+            kept[handle] = statement
+            while len(kept) > MAX_KEPT or sum(s.size for s in kept.values()) > MAX_STATEMENT:
+                kept.popitem(last=False)[1].stopped.set()
+        return handle
+
+    def get(self, client: Client, handle: bytes) -> _Statement:
+        """Return a statement; raises ``invalid-request`` where it is not kept."""
+        with self._lock:
+            found = self._of[client.name].get(handle)
+        if found is None:
+            raise UsageError("There is no such statement any more.", code="invalid-request", hint="Ask it again.")
+        return found
+
+    def drop(self, client: Client, handle: bytes) -> None:
+        """Keep a statement no longer."""
+        with self._lock:
+            self._of[client.name].pop(handle, None)
 
 
 class _Middleware(flight.ServerMiddleware):  # type: ignore[misc]
@@ -142,9 +219,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             pairs = [(chain, key)]
         super().__init__(location, middleware={"client": _Factory(service)}, tls_certificates=pairs)
         self._service = service
-        self._prepared: OrderedDict[bytes, _Prepared] = OrderedDict()
-        self._tickets: dict[bytes, threading.Event] = {}  # of what runs, set to stop it
-        self._lock = threading.Lock()
+        self._kept = _Kept()
         self._ended = threading.Event()
         self._unread = Unread()
         threading.Thread(target=self._unread.watch, args=(self._ended,), daemon=True).start()
@@ -157,48 +232,64 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     # -- calls of Flight ----------------------------------------------------------------------------
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        """Return the columns of what a command asks for, and the ticket by which it is fetched."""
+        """Begin the statement of a command; return its ticket, and its columns unless it takes long."""
         with _translated():
             client, name, fields = self._asked(context, descriptor.command or b"")
-            if name in ("CommandStatementQuery", "CommandPreparedStatementQuery"):
-                sql, parameters = self._statement(name, fields)
-                schema = self._service.describe(client, sql, parameters).schema
-                ticket = _asking(sql) if parameters is None else self._kept(sql, parameters)
+            if name in _ASKING:
+                statement = self._begun(client, name, fields)
+                handle = self._kept.keep(client, statement)
+                rows = statement.rows(context.is_cancelled, EAGER)
+                schema = None if rows else self._described(client, statement)
+                if statement.is_done:
+                    schema = statement.rows(context.is_cancelled).schema
+                ticket = _any(_TICKET, _message(f1=handle))
             else:
                 schema, ticket = self._listing(client, name, fields).schema, descriptor.command
-            return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
+            known = {} if schema is None else {"f1": schema.serialize().to_pybytes()}
+            endpoint = flight.FlightEndpoint(ticket, []).serialize()
+            told = _message(**known, f2=descriptor.serialize(), f3=endpoint, f4=_UNKNOWN, f5=_UNKNOWN)
+            return flight.FlightInfo.deserialize(told)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Return the columns of what a command asks for."""
-        return flight.SchemaResult(self.get_flight_info(context, descriptor).schema)
+        """Return the columns of what a command asks for, and run nothing."""
+        with _translated():
+            client, name, fields = self._asked(context, descriptor.command or b"")
+            if name not in _ASKING:
+                return flight.SchemaResult(self._listing(client, name, fields).schema)
+            asked = self._statement(client, name, fields)
+            return flight.SchemaResult(self._service.describe(client, asked.sql, asked.parameters).schema)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Return the rows that a ticket stands for."""
+        """Return the rows that a ticket stands for, once."""
         with _translated():
             client, name, fields = self._asked(context, ticket.ticket)
-            if name in ("CommandStatementQuery", "CommandPreparedStatementQuery"):
-                with self._running(ticket.ticket) as is_cancelled:
-                    asked = (client, *self._statement(name, fields))
-                    found = self._service.query(*asked, lambda: is_cancelled.is_set() or context.is_cancelled()).arrow()
+            if name == _TICKET:
+                handle = _bytes(fields.get(1, [b""])[-1])
+                try:
+                    rows = self._kept.get(client, handle).rows(context.is_cancelled)
+                finally:
+                    self._kept.drop(client, handle)
+            elif name in _ASKING:
+                rows = self._begun(client, name, fields).rows(context.is_cancelled)
             else:
-                found = self._listing(client, name, fields)
-            return flight.GeneratorStream(found.schema, _told(self._unread.pieces(found, client)))
+                rows = self._unread.pieces(self._listing(client, name, fields), client)
+            return flight.GeneratorStream(rows.schema, _told(rows))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Bind the parameters of a prepared statement: the one row that is sent."""
         with _translated():
-            _, name, fields = self._asked(context, descriptor.command or b"")
+            client, name, fields = self._asked(context, descriptor.command or b"")
             if name != "CommandPreparedStatementQuery":
                 raise UsageError("Statements that change something are not allowed here.", code="not-allowed")
             handle = _bytes(fields.get(1, [b""])[-1])
             row: list[Any] | None = None
+            size = 0
             for batch in (chunk.data for chunk in reader if chunk.data is not None and chunk.data.num_rows):
                 if row is not None or batch.num_rows > 1:
                     hint = "Ask once for each row of parameters."
                     raise UsageError("A statement has one row of parameters.", code="invalid-parameters", hint=hint)
-                row = [column[0].as_py() for column in batch.columns]
-            with self._lock:
-                self._known(handle).parameters = row or []
+                row, size = [column[0].as_py() for column in batch.columns], batch.nbytes
+            self._kept.keep(client, _Statement(self._kept.get(client, handle).sql, row or [], size), handle)
             writer.write(pa.py_buffer(_message(f1=handle)))
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
@@ -208,20 +299,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             body = action.body.to_pybytes()
             if action.type == "CreatePreparedStatement":
                 sql = _text(_command(body)[1], 1) or ""
-                handle = self._prepare(_Prepared(sql))
+                handle = self._kept.keep(client, _Statement(sql))
                 schema = b""
                 if "?" not in sql and "$" not in sql and ":" not in sql:  # else the columns may depend on values
                     schema = self._service.describe(client, sql).schema.serialize().to_pybytes()
                 empty = pa.schema([]).serialize().to_pybytes()
-                result = _message(f1=handle, f2=schema, f3=empty)
-                name = PREFIX + "ActionCreatePreparedStatementResult"
-                return iter([flight.Result(pa.py_buffer(_message(f1=name.encode(), f2=result)))])
+                result = _any("ActionCreatePreparedStatementResult", _message(f1=handle, f2=schema, f3=empty))
+                return iter([flight.Result(pa.py_buffer(result))])
             if action.type == "ClosePreparedStatement":
-                with self._lock:
-                    self._prepared.pop(_bytes(_command(body)[1].get(1, [b""])[-1]), None)
+                self._kept.drop(client, _bytes(_command(body)[1].get(1, [b""])[-1]))
                 return iter([])
             if action.type == "CancelFlightInfo":
-                return iter([flight.Result(pa.py_buffer(b"\x08" + bytes([self._cancel(body)])))])
+                return iter([flight.Result(pa.py_buffer(_message(f1=self._cancel(client, body))))])
             raise UsageError(f"There is no action {action.type!r}.", code="not-supported")
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -241,55 +330,40 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def _asked(self, context: Any, data: bytes) -> tuple[Client, str, dict[int, list[Any]]]:
         return (self._client(context), *_command(data))
 
-    def _statement(self, name: str, fields: Mapping[int, list[Any]]) -> tuple[str, list[Any] | None]:
+    def _statement(self, client: Client, name: str, fields: Mapping[int, list[Any]]) -> _Statement:
         if name == "CommandStatementQuery":
-            return _text(fields, 1) or "", None
-        with self._lock:
-            found = self._known(_bytes(fields.get(1, [b""])[-1]))
-            return found.sql, found.parameters
+            return _Statement(_text(fields, 1) or "")
+        prepared = self._kept.get(client, _bytes(fields.get(1, [b""])[-1]))
+        return _Statement(prepared.sql, prepared.parameters, prepared.size - len(prepared.sql))
 
-    def _known(self, handle: bytes) -> _Prepared:
-        found = self._prepared.get(handle)
-        if found is None:
-            raise UsageError("There is no such prepared statement any more.", code="invalid-request")
-        return found
+    def _begun(self, client: Client, name: str, fields: Mapping[int, list[Any]]) -> _Statement:
+        """Return the statement of a command, which runs from now on."""
 
-    def _prepare(self, prepared: _Prepared) -> bytes:
-        handle = secrets.token_bytes(16)
-        with self._lock:
-            self._prepared[handle] = prepared
-            while len(self._prepared) > MAX_PREPARED:
-                self._prepared.popitem(last=False)
-        return handle
+        def ask(of: _Statement, is_stopped: Cancelled) -> Any:
+            return self._unread.pieces(self._service.query(client, of.sql, of.parameters, is_stopped).arrow(), client)
 
-    def _kept(self, sql: str, parameters: list[Any]) -> bytes:
-        """Return the ticket of a statement with the parameters of now, as others may be bound before it is fetched."""
-        handle = self._prepare(_Prepared(sql, parameters))
-        name = (PREFIX + "CommandPreparedStatementQuery").encode()
-        return _message(f1=name, f2=_message(f1=handle))
+        statement = self._statement(client, name, fields)
+        statement.begin(ask)
+        return statement
 
-    @contextmanager
-    def _running(self, ticket: bytes) -> Iterator[threading.Event]:
-        with self._lock:
-            event = self._tickets.setdefault(ticket, threading.Event())
-        try:
-            yield event
-        finally:
-            with self._lock:
-                self._tickets.pop(ticket, None)
+    def _described(self, client: Client, of: _Statement) -> Any:
+        """Return the columns of a statement that runs, None if it ends meanwhile or no worker is free."""
+        end = time.monotonic() + DESCRIBING
+        with suppress(LimitError, ExecutionError):
+            is_late: Cancelled = lambda: of.is_done or time.monotonic() > end  # noqa: E731
+            return self._service.describe(client, of.sql, of.parameters, is_late).schema
+        return None
 
-    def _cancel(self, request: bytes) -> int:
+    def _cancel(self, client: Client, request: bytes) -> int:
         """Stop what runs for the tickets of a FlightInfo; return 2, cancelling, or 3 if there is none."""
-        found = False
+        found = 3
         for info in _fields(request).get(1, []):
             for endpoint in _fields(_bytes(info)).get(3, []):
-                ticket = _fields(_bytes(_fields(_bytes(endpoint)).get(1, [b""])[-1])).get(1, [b""])[-1]
-                with self._lock:
-                    event = self._tickets.get(_bytes(ticket))
-                if event is not None:
-                    event.set()
-                    found = True
-        return 2 if found else 3
+                ticket = _bytes(_fields(_bytes(_fields(_bytes(endpoint)).get(1, [b""])[-1])).get(1, [b""])[-1])
+                with suppress(UsageError):
+                    self._kept.get(client, _bytes(_command(ticket)[1].get(1, [b""])[-1])).stopped.set()
+                    found = 2
+        return found
 
     def _listing(self, client: Client, name: str, fields: Mapping[int, list[Any]]) -> pa.Table:
         listings: dict[str, Callable[[], pa.Table]] = {

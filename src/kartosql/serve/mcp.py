@@ -100,11 +100,11 @@ def _text(content: Any) -> dict[str, Any]:
 def _query(service: Service, client: Client, arguments: Mapping[str, Any]) -> Any:
     wanted = arguments.get("max_rows", MAX_ROWS)
     most = min(wanted, MOST_ROWS) if type(wanted) is int and wanted >= 0 else MAX_ROWS
-    found = service.query(client, arguments["sql"], parameters_of(arguments.get("parameters")))
+    found = service.query(client, arguments["sql"], parameters_of(arguments.get("parameters")), most=most)
     rows = found.head(most)
-    answer = {"columns": found.columns, "rows": json.loads(json_rows(rows)), "row_count": len(found)}
+    answer = {"columns": found.columns, "rows": json.loads(json_rows(rows)), "row_count": len(rows)}
     if len(found) > most:
-        answer["note"] = f"{len(found) - most} more rows were left out: aggregate, filter, or raise max_rows."
+        answer["note"] = f"There are more rows than these {most:,}: aggregate, filter, or raise max_rows."
     return {**answer, "report": None if found.report is None else str(found.report)}
 
 

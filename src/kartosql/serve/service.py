@@ -58,7 +58,6 @@ class Client:
             "sql": sql,
             "parameters": parameters,
             "limits": {name: value for name, value in limits.items() if value is not None},
-            "rows": self.rows,
             "tables": self.tables,
         }
 
@@ -169,24 +168,33 @@ class Service:
         return found
 
     def query(
-        self, client: Client, sql: str, parameters: Parameters = None, is_cancelled: Cancelled = lambda: False
+        self,
+        client: Client,
+        sql: str,
+        parameters: Parameters = None,
+        is_cancelled: Cancelled = lambda: False,
+        most: int | None = None,
     ) -> Query:
         """Return the rows of a statement; raises what it raises, and ``limit-exceeded`` above the budget of rows.
 
-        The statement is stopped when ``is_cancelled`` says so.
+        It ends when ``is_cancelled`` says so, and after one row more than ``most``.
         """
+        request = client.request(sql, parameters)
+        request["rows"] = min((rows for rows in (client.rows, most) if rows is not None), default=None)
         with self._account(client, sql) as done:
-            found = self._connection.answer(client.request(sql, parameters), is_cancelled)
+            found = self._connection.answer(request, is_cancelled)
             done |= {"rows": len(found), **_selected(found.report)}
             if client.rows is not None and len(found) > client.rows:
                 message = f"The statement has more than {client.rows:,} rows, the budget of this token."
                 raise LimitError(message, hint="Narrow the conditions, or say LIMIT.")
             return found
 
-    def describe(self, client: Client, sql: str, parameters: Parameters = None) -> Query:
+    def describe(
+        self, client: Client, sql: str, parameters: Parameters = None, is_cancelled: Cancelled = lambda: False
+    ) -> Query:
         """Return the columns of a statement, and no row."""
         with self._account(client, sql, "columns"):
-            return self._connection.answer({**client.request(sql, parameters), "describe": True})
+            return self._connection.answer({**client.request(sql, parameters), "describe": True}, is_cancelled)
 
     def explain(self, client: Client, sql: str, parameters: Parameters = None) -> WorkerReport:
         """Return what a SELECT would read and why."""

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Self
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ class Unread:
         """How many bytes are held."""
         return sum(sent.bytes for sent in list(self._sent))
 
-    def pieces(self, table: pa.Table, client: object) -> Iterator[pa.Table]:
+    def pieces(self, table: pa.Table, client: object) -> _Sent:
         """Return an iterator of the rows of a table; raises ``too-many-statements`` if too many of a client are open.
 
         Going on with one that was dropped raises ``result-dropped``.
@@ -70,10 +70,11 @@ class Unread:
 
 
 class _Sent:
-    """An iterator of the pieces of one result."""
+    """An iterator of the pieces of one result, which has a ``schema``."""
 
     def __init__(self, table: pa.Table, client: object, clock: Callable[[], float]) -> None:
         self.client, self.bytes, self.number, self._clock = client, table.nbytes, next(_NUMBERS), clock
+        self.schema: pa.Schema = table.schema
         self.at = clock()  # when it was read for the last time
         self._table: pa.Table | None = table
         self._sent = 0
