@@ -15,10 +15,7 @@ import kartosql
 from kartosql.errors import KartosqlError, NotPortable
 
 # What Spark has nothing for, or would answer differently.
-REFUSED = {
-    *("asof", "asof_idx", "positional", "cte_recursive", "using_sample", "using_sample_where", "volatile_pred"),
-    *("zero_text", "row_value_not_in_null", "collate_nocase", "tz_dst_gap"),
-}
+REFUSED = {"positional", "volatile_pred", "zero_text", "row_value_not_in_null", "collate_nocase", "tz_dst_gap"}
 
 # Of that many calls one is made on Spark, as each is a job; 1 asks all.
 SHARE = int(os.environ.get("KARTOSQL_SPARK_SHARE", 12 if os.environ.get("CI") else 24))

@@ -90,8 +90,12 @@ class BoundQuery:
 
     @property
     def is_pivot(self) -> bool:
-        """Whether it is a PIVOT as a statement, which the engine carries out in several steps."""
-        return isinstance(self.select.tree, exp.Pivot)
+        """Whether it is a PIVOT that finds its values itself, which the engine carries out in several steps."""
+        tree = self.select.tree
+        known = isinstance(tree, exp.Pivot) and (
+            tree.args.get("unpivot") or all(isinstance(e, exp.In) for e in tree.expressions)
+        )
+        return isinstance(tree, exp.Pivot) and not known
 
     def restore(self, name: str) -> str:
         """Return an output column's name as the user knows it."""

@@ -663,6 +663,10 @@ len(l)
 l[1]
 l[2]
 list_contains(l, 1)
+l[-1]
+l[n]
+list_sum(l)
+array_to_string(l, ',')
 1 in l
 [n, 1]
 [n, null]
@@ -714,13 +718,9 @@ ts - ts2 > interval 1 day
 date_sub('month', dt2, dt)
 to_timestamp(r)
 age(dt2, dt)
-l[-1]
-l[n]
 st = st
 l = l
 row(n, s)
-list_sum(l)
-array_to_string(l, ',')
 hash(s)
 random() >= 0
 format('{}', n)

@@ -191,6 +191,10 @@ SELECT sum(n) / count(*), sum(d) / count(*), round(avg(r), 2) FROM t
 SELECT 1 WHERE false
 SELECT * FROM u PIVOT (sum(y) FOR p IN (1, 2))
 SELECT NULL
+WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r
+SELECT p, sum(y) OVER (ORDER BY y RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) FROM u
+SELECT * FROM u UNPIVOT (val FOR name IN (y))
+SELECT x FROM u, unnest([1, 2]) AS z(x)
 SELECT count(*) FROM (SELECT 1 WHERE false)
 SELECT EXISTS (SELECT 1 FROM u WHERE p = 1), (SELECT count(*) FROM u)
 '''.strip().split("\n")

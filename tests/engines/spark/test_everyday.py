@@ -17,7 +17,7 @@ from kartosql.errors import NotPortable
 from sparks import Both, same, unordered
 
 ALL = os.environ.get("KARTOSQL_EVERYDAY") == "all"
-ANSWERED = 153  # of 200
+ANSWERED = 174  # of 200
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +151,12 @@ def test_everyday_statements_are_answered_alike(both: Both) -> None:
         except NotPortable:
             met.append(text)  # a value
             continue
+        if "USING SAMPLE" in text:  # at random on both
+            assert len(found) == len(wanted)
+            continue
         pairs = zip(unordered(wanted), unordered(found), strict=False)
         if len(wanted) != len(found) or not all(same(a, b, 1e-9) for a, b in pairs):
             different.append((text, wanted[:3], found[:3]))
     print(f"{len(asked)} asked, {len(different)} different, refused for a value: {met}")
     assert not different
-    assert met == [text for text in asked if "try_cast(note" in text]
+    assert met == [text for text in asked if "try_cast(note" in text or "list_distinct(tags)" in text]

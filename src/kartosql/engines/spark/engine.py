@@ -48,6 +48,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.orderByOrdinal": "false",
     "spark.sql.groupByOrdinal": "false",
     "spark.sql.crossJoin.enabled": "true",
+    "spark.sql.cteRecursionLevelLimit": "-1",
+    "spark.sql.cteRecursionRowLimit": "-1",
     # Statistics of floats inside of structs leave NaN out.
     "spark.sql.optimizer.nestedPredicatePushdown.supportedFileSources": "",
 }
@@ -147,6 +149,9 @@ class SparkStatement:
         return {**SEMANTICS, **SETTINGS, "spark.sql.session.timeZone": self._zone}
 
     def _create_views(self, query: BoundQuery, scan: Scan, outer: Any) -> None:
+        assert self._translation is not None
+        if self._translation.sql.startswith("WITH RECURSIVE ") and str(outer.version) < "4.1":
+            raise NotPortable("Spark has recursive queries from 4.1 on.")
         self._open.enter_context(keeping_active(outer))
         self._spark = isolated(outer, self._spark_settings)
         store = self._files.store

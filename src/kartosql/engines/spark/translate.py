@@ -7,12 +7,24 @@ has nothing left to decide. What has no rule here is refused with ``not-portable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kartosql.engines.spark.portable.aggregates import Aggregates
-from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Fold, Node, constants_of
-from kartosql.engines.spark.types import BIGINT, BOOLEAN, SparkExpression, Type, cast, identifier, raises, read_type
+from kartosql.engines.spark.portable.expressions import Expressions, Fold, Node, constant, constants_of
+from kartosql.engines.spark.types import (
+    BIGINT,
+    BOOLEAN,
+    COMPARABLE,
+    SparkExpression,
+    Type,
+    cast,
+    identifier,
+    literal,
+    raises,
+    read_type,
+    refuses,
+)
 from kartosql.errors import NotPortable, Span
 from kartosql.sql.statement_policy import UNKNOWN_FORM
 
@@ -32,6 +44,15 @@ _WORDS = {
     "ANTI": "LEFT ANTI JOIN",
 }
 SAME, OTHER, EQUAL = "COMPARE_NOT_DISTINCT_FROM", "COMPARE_DISTINCT_FROM", "COMPARE_EQUAL"
+# How the rows of the right side of an ASOF join follow one another, and what the next one has to be to the left side.
+_NEXT = {
+    "COMPARE_GREATERTHANOREQUALTO": ("ASC", "<"),
+    "COMPARE_GREATERTHAN": ("ASC", "<="),
+    "COMPARE_LESSTHANOREQUALTO": ("DESC", ">"),
+    "COMPARE_LESSTHAN": ("DESC", ">="),
+}
+# Operators that Spark lets stand between a recursive query and its own rows.
+_RECURRING = {f"LOGICAL_{n}" for n in ("PROJECTION", "FILTER", "CROSS_PRODUCT", "COMPARISON_JOIN", "ANY_JOIN")}
 _SEVERAL = "More than one row returned by a subquery used as an expression"
 
 
@@ -76,6 +97,7 @@ class JoinBuilder:
 
     def __init__(self) -> None:
         self._count = 0
+        self.recursive = False
         self.expressions: list[tuple[str, str]] = []  # common table expressions: name and query, in order
 
     def fresh(self, letter: str = "k") -> str:
@@ -176,7 +198,7 @@ def translate(
     ``not-portable`` for all that Spark would answer differently.
     """
     try:
-        translator = Translator(views, Expressions(constants_of(plan, fold, is_volatile), zone, span_of))
+        translator = Translator(views, Expressions(constants_of(plan, fold, is_volatile), zone, span_of, fold))
         relation = translator.relation(plan)
     except RecursionError:
         raise NotPortable("The statement is nested too deeply for Spark.") from None
@@ -184,7 +206,12 @@ def translate(
         raise NotPortable(f"DuckDB's plan has a form that Spark cannot follow: {e!r}") from None
     text = relation.select([f"CAST({c.sql} AS {c.type.spark()}) AS c{i}" for i, c in enumerate(relation.columns)])
     if translator.builder.expressions:
-        text = "WITH " + ", ".join(f"{n} AS ({q})" for n, q in translator.builder.expressions) + " " + text
+        text = (
+            f"WITH {'RECURSIVE ' if translator.builder.recursive else ''}"
+            + ", ".join(f"{n} AS ({q})" for n, q in translator.builder.expressions)
+            + " "
+            + text
+        )
     return Translation(text, tuple(c.type for c in relation.columns))
 
 
@@ -197,6 +224,7 @@ class Translator:
         self.builder = JoinBuilder()
         self._aggregates = Aggregates(expressions)
         self._shared: dict[int, tuple[str, tuple[SparkExpression, ...]]] = {}
+        self._identities: set[int] = set()  # windows that number rows so that they can be told apart, in any order
 
     def relation(self, node: Node) -> SparkRelation:
         """Return the relation of an operator by the method with the name of its type; raises ``not-portable``."""
@@ -218,8 +246,10 @@ class Translator:
 
     def _logical_get(self, node: Node) -> SparkRelation:
         name = node["qname"]["path"][-1]
-        if name in ("range", "generate_series") and not node.get("children"):
+        if name in ("range", "generate_series", "unnest") and not node.get("children"):
             return self._range(node, name)
+        if name == "unnest":
+            return self._lateral_unnest(node)
         if name != "seq_scan" or (node.get("table_filters") or {}).get("filters") or node.get("projection_ids"):
             raise NotPortable(f"Spark has no table function {name} as DuckDB has it.")
         data = node["function_data"]
@@ -240,14 +270,24 @@ class Translator:
 
     def _range(self, node: Node, name: str) -> SparkRelation:
         given = node.get("parameters", ())
-        known = 1 <= len(given) <= 3 and all(p["type"]["id"] == "BIGINT" and not p.get("is_null") for p in given)
+        known = (
+            name != "unnest"
+            and 1 <= len(given) <= 3
+            and all(p["type"]["id"] == "BIGINT" and not p.get("is_null") for p in given)
+        )
         numbers = [int(p.get("value") or 0) for p in given] if known else [0, 0, 0]
         first, last, step = {1: [0, *numbers, 1], 2: [*numbers, 1]}.get(len(numbers), numbers)
+        alias = self.builder.fresh()
         if step == 0 or max(map(abs, (first, last, step))) > 2**60:
-            raise NotPortable(f"Spark has no {name} over such values as DuckDB has it.")
+            shown = ", ".join(map(constant, given))
+            (values,) = self._expressions.fold([shown if name == "unnest" else f"{name}({shown})"])
+            if not isinstance(values, list):
+                raise NotPortable(f"Spark has no {name} over such values as DuckDB has it.")
+            type_ = read_type(node["returned_types"][0])
+            list_ = literal(values, Type("LIST", parts=(("", type_),)))
+            return self.builder.query(f"SELECT explode({list_}) AS {alias}", [SparkExpression(alias, type_)])
         if name == "generate_series":
             last += 1 if step > 0 else -1
-        alias = self.builder.fresh()
         query = f"SELECT id AS {alias} FROM range({first}, {last}, {step}, 1)"
         return self.builder.query(query, [SparkExpression(alias, BIGINT)])
 
@@ -272,18 +312,38 @@ class Translator:
     def _logical_unnest(self, node: Node) -> SparkRelation:
         below = node["children"][0]
         child = None if below["type"] == "LOGICAL_DUMMY_SCAN" else self.builder.item(self.relation(below))
-        if len(node["expressions"]) != 1:
-            raise NotPortable("Spark does not unnest several lists at once as DuckDB does.")
         columns = child.columns if child is not None else self._logical_dummy_scan(below).columns
-        values = self._expressions.render(node["expressions"][0]["child"], columns)
-        if values.type.kind != "l":
-            raise NotPortable(f"Spark does not unnest {values.type.sql()} as DuckDB does.")
-        alias = self.builder.fresh()
-        element = SparkExpression(alias, values.type.element)
+        return self._exploded(
+            child, columns, [self._expressions.render(e["child"], columns) for e in node["expressions"]]
+        )
+
+    def _lateral_unnest(self, node: Node) -> SparkRelation:
+        """Return the elements of a list of each row that a correlated query is asked for."""
+        below = (node.get("children") or [{}])[0]
+        source = (below.get("children") or [{}])[0].get("type")
+        if source not in ("LOGICAL_CTE_REF", "LOGICAL_DUMMY_SCAN") or len(node["names"]) != 1:
+            raise NotPortable("Spark does not unnest such values as DuckDB does.")
+        child = self.builder.item(self.relation(below))
+        rows = self._exploded(child, child.columns, list(child.columns[:1]))
+        return rows.of([len(child.columns), *node.get("projected_input", ())])
+
+    def _exploded(
+        self, child: SparkRelation | None, columns: Sequence[SparkExpression], lists: Sequence[SparkExpression]
+    ) -> SparkRelation:
+        """Return rows with the elements of lists, side by side, which end with NULL if one list is shorter."""
+        for list_ in lists:
+            if list_.type.kind != "l":
+                raise NotPortable(f"Spark does not unnest {list_.type.sql()} as DuckDB does.")
+        elements = [SparkExpression(self.builder.fresh(), v.type.element) for v in lists]
+        names = ", ".join(e.sql for e in elements)
+        call = f"explode({lists[0].sql})"
+        if len(lists) > 1:
+            call = f"inline(arrays_zip({', '.join(f'coalesce({v.sql}, array())' for v in lists)}))"
         if child is None:
-            return self.builder.query(f"SELECT explode({values.sql}) AS {alias}", [*columns, element])
-        view = f"LATERAL VIEW explode({values.sql}) {self.builder.fresh('t')} AS {alias}"
-        return SparkRelation(f"{child.source} {view}", (*columns, element), simple=False)
+            shown = names if len(lists) == 1 else f"({names})"
+            return self.builder.query(f"SELECT {call} AS {shown}", [*columns, *elements])
+        view = f"LATERAL VIEW {call} {self.builder.fresh('t')} AS {names}"
+        return SparkRelation(f"{child.source} {view}", (*columns, *elements), simple=False)
 
     # -- rows and columns ----------------------------------------------------------------------------
 
@@ -366,8 +426,20 @@ class Translator:
         below = self.builder.project(child, child.columns)
         return self._grouped(below, list(below.columns), [], [list(range(len(below.columns)))], [])
 
+    def _logical_sample(self, node: Node) -> SparkRelation:
+        options, child = node["sample_options"], self.builder.settled(self._child(node))
+        size = options["sample_size"].get("value") or 0
+        if options.get("seed", -1) != -1 or options.get("repeatable"):
+            raise NotPortable("Spark has other random numbers than DuckDB for the same seed.")
+        if options.get("is_percentage"):
+            return child.filtered([f"rand() < {float(size) / 100!r}D"])
+        return replace(child, order="rand()", limit=f" LIMIT {min(int(size), _MAX_LIMIT)}")
+
     def _logical_window(self, node: Node) -> SparkRelation:
         child = self.builder.settled(self._child(node))
+        if id(node) in self._identities:
+            number = SparkExpression("monotonically_increasing_id()", BIGINT)
+            return self.builder.project(child, [*child.columns, number])
         items = [self._aggregates.window(e, child.columns) for e in node["expressions"]]
         return self.builder.project(child, [*child.columns, *items])
 
@@ -463,12 +535,37 @@ class Translator:
     _logical_except = _logical_intersect = _logical_union
 
     def _logical_materialized_cte(self, node: Node) -> SparkRelation | Marked:
+        numbered = (node["children"][0].get("children") or [{}])[0]
+        windows = list(numbered.get("expressions", ())) if numbered.get("type") == "LOGICAL_WINDOW" else []
+        if str(node.get("ctename")).startswith("__duckdb_delim") and len(windows) == 1:
+            # One that the user wrote has a place in the text, and another frame.
+            known = (windows[0].get("type"), windows[0].get("end")) == ("WINDOW_ROW_NUMBER", "CURRENT_ROW_ROWS")
+            if known and "query_location" not in windows[0]:
+                self._identities.add(id(numbered))
+        if node["children"][0]["type"] == "LOGICAL_RECURSIVE_CTE":
+            self._shared[node.get("table_index", 0)] = self._recursive(node["children"][0])
+            return self._operator(node["children"][1])
         definition = self.relation(node["children"][0])
         if definition.limit == "":
             definition = replace(definition, order="")
         name = self.builder.shared(definition)
         self._shared[node.get("table_index", 0)] = (name, definition.columns)
         return self._operator(node["children"][1])
+
+    def _recursive(self, node: Node) -> tuple[str, tuple[SparkExpression, ...]]:
+        """Make a recursive query a common table expression, and return its name and columns."""
+        index, (first, step) = node.get("table_index", 0), node["children"]
+        if not node.get("union_all") or not _reaches_once(step, index):
+            raise NotPortable("Spark has no recursive query such as this one as DuckDB has it.")
+        anchor, name = self.relation(first), self.builder.fresh("w")
+        self._shared[index] = (name, anchor.columns)
+        parts = [
+            side.select([f"CAST({c.sql} AS {c.type.spark()}) AS c{i}" for i, c in enumerate(side.columns)])
+            for side in (anchor, self.relation(step))
+        ]
+        self.builder.expressions.append((name, " UNION ALL ".join(f"({p})" for p in parts)))
+        self.builder.recursive = True
+        return name, anchor.columns
 
     def _logical_cte_ref(self, node: Node) -> SparkRelation:
         found = self._shared.get(node.get("cte_index", 0))
@@ -492,6 +589,40 @@ class Translator:
             b = self._expressions.render(condition["right"], right.columns)
             found.append(JoinCondition(self._expressions.compare(comparison, a, b), comparison, a, b))
         return found
+
+    def _logical_asof_join(self, node: Node) -> SparkRelation:
+        """Return rows with the nearest one of the other side, which holds until the next one."""
+        kind, left, right = node.get("join_type", "INNER"), self._child(node, 0), self._child(node, 1)
+        left, right = self.builder.settled(left), self.builder.settled(right)
+        conditions = self._conditions(node, left, right)
+        near = [c for c in conditions if c.comparison in _NEXT]
+        same = [c for c in conditions if c.comparison in (EQUAL, SAME)]
+        if kind not in ("INNER", "LEFT") or len(near) != 1 or len(same) < len(conditions) - 1:
+            raise NotPortable(f"Spark has no such ASOF {kind} JOIN as DuckDB has it.")
+        keys = [c.right for c in (*same, *near) if c.right is not None]
+        held = self.builder.project(right, [*right.columns, *keys])
+        groups, at = [k.sql for k in held.columns[len(right.columns) : -1]], held.columns[-1]
+        order, beyond = _NEXT[near[0].comparison]
+        over = f"PARTITION BY {', '.join(groups)}" if groups else ""
+        following = f"lead({at.sql}) OVER ({over} ORDER BY {at.sql} {order})"
+        twins = f"count(*) OVER (PARTITION BY {', '.join([*groups, at.sql])})"
+        held = held.filtered([f"{at.sql} IS NOT NULL"])
+        held = self.builder.project(
+            held, [*held.columns, SparkExpression(following, at.type), SparkExpression(twins, BIGINT)]
+        )
+        *values, at, until, count = held.columns
+        on = []
+        for condition, key in zip((*same, *near), [*values[len(right.columns) :], at], strict=True):
+            assert condition.left is not None
+            on.append(self._expressions.compare(condition.comparison, condition.left, key))
+        assert near[0].left is not None
+        on.append(f"({until.sql} IS NULL OR {near[0].left.sql} {beyond} {until.sql})")
+        several = refuses("several rows that are as near as each other")
+        once = [SparkExpression(f"CASE WHEN {count.sql} > 1 THEN {several} ELSE {v.sql} END", v.type) for v in values]
+        source = f"{left.source} {_WORDS[kind]} {held.source} ON {' AND '.join(on)}"
+        found = replace(right, columns=tuple(once[: len(right.columns)]))
+        columns = (*_picked(node, "left", left), *_picked(node, "right", found))
+        return SparkRelation(source, columns, simple=False)
 
     # -- marks -----------------------------------------------------------------------------------
 
@@ -575,6 +706,22 @@ def _picked(node: Node, side: str, relation: SparkRelation) -> tuple[SparkExpres
 def _of_group(key: SparkExpression) -> str:
     """Return the key of a group; that of floats is one that the group holds, as Spark's own has no negative zero."""
     return f"min({key.sql})" if key.type.kind in "fd" else key.sql
+
+
+def _reaches_once(node: Node, index: int) -> bool:
+    """Return whether a recursive query uses its own rows once, and where Spark lets it: in inner joins and filters."""
+    found = [n for n in _operators(node) if n["type"] == "LOGICAL_CTE_REF" and n.get("cte_index", 0) == index]
+    while node.get("type") in _RECURRING:
+        if node.get("join_type", "INNER") != "INNER":
+            return False
+        node = next((c for c in node["children"] if any(n is found[0] for n in _operators(c))), node) if found else {}
+    return len(found) == 1 and node is found[0]
+
+
+def _operators(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.get("children", ()):
+        yield from _operators(child)
 
 
 def _allows_one_row(expression: Node) -> bool:

@@ -133,6 +133,8 @@ def spark_type(type_: pa.DataType) -> str:
 
 INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
 UNSIGNED = {"UTINYINT": 8, "USMALLINT": 16, "UINTEGER": 32, "UBIGINT": 64}
+# Kinds that both engines order alike, and find equal alike.
+COMPARABLE = "iuhfdmsbDTZNx0"
 # One letter for each type in the patterns of portable functions, and the Spark type that holds the values.
 _TYPES = {
     "BOOLEAN": ("b", "BOOLEAN"),

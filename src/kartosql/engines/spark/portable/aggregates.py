@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Node
+from kartosql.engines.spark.portable.expressions import Expressions, Node
 from kartosql.engines.spark.portable.ordered import Order, ordered
-from kartosql.engines.spark.types import SparkExpression, read_type, refuses, text_literal
+from kartosql.engines.spark.types import COMPARABLE, SparkExpression, read_type, refuses, text_literal
 from kartosql.errors import NotPortable
 
 _SMALL = ("TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
@@ -67,7 +67,7 @@ _RANKS["WINDOW_RANK_DENSE"] = "dense_rank()"
 _VALUES = {f"WINDOW_{name.upper()}": name for name in ("first_value", "last_value", "nth_value", "lead", "lag")}
 _BOUNDS = {
     **{f"UNBOUNDED_{word}": f"UNBOUNDED {word}" for word in ("PRECEDING", "FOLLOWING")},
-    **{f"EXPR_{word}_ROWS": word for word in ("PRECEDING", "FOLLOWING")},
+    **{f"EXPR_{word}_{unit}": word for word in ("PRECEDING", "FOLLOWING") for unit in ("ROWS", "RANGE")},
     **dict.fromkeys(("CURRENT_ROW_ROWS", "CURRENT_ROW_RANGE"), "CURRENT ROW"),
 }
 _DEFAULT = ("UNBOUNDED_PRECEDING", "CURRENT_ROW_RANGE")
@@ -166,11 +166,33 @@ class Aggregates:
             bounds = []
             for bound, expression in ((start, "start_expr"), (end, "end_expr")):
                 offset = ""
-                if bound.startswith("EXPR_"):
+                if bound.endswith("_RANGE") and bound.startswith("EXPR_"):
+                    offset = self._distance(node, node[expression], columns) + " "
+                elif bound.startswith("EXPR_"):
                     offset = _number(self._expressions.render(node[expression], columns), name, least=0) + " "
                 bounds.append(offset + _BOUNDS[bound])
+            if " MONTH " in bounds[0] + bounds[1] and " SECOND " in bounds[0] + bounds[1]:
+                raise NotPortable("Spark has no RANGE frame between months and other units as DuckDB has it.")
             parts.append(f"{'ROWS' if rows or not order else 'RANGE'} BETWEEN {' AND '.join(bounds)}")
         return f"OVER ({' '.join(parts)})"
+
+    def _distance(self, node: Node, bound: Node, columns: Sequence[SparkExpression]) -> str:
+        """Return how far a bound of a RANGE frame is from the key of the row, which has to be a constant."""
+        key = self._expressions.render(node["orders"][0]["expression"], columns)
+        given = bound.get("children") or [None]
+        offset = self._expressions.render(given[-1], columns) if len(given) == 2 else None
+        if offset is None or not offset.value or len(node["orders"]) > 1:
+            raise NotPortable("Spark has no RANGE frame but with constants and one key as DuckDB has it.")
+        if offset.type == key.type and key.type.kind in "im" and offset.value >= 0:
+            return f"{offset.sql}"
+        days, nanoseconds = getattr(offset.value, "days", 0), getattr(offset.value, "nanoseconds", 0)
+        months = getattr(offset.value, "months", 0)
+        if key.type.kind != "T" or min(days, nanoseconds, months) < 0 or (months and (days or nanoseconds)):
+            raise NotPortable(f"Spark has no RANGE frame such as this one over {key.type.sql()} as DuckDB has it.")
+        if months:
+            return f"INTERVAL '{months}' MONTH"
+        seconds, rest = divmod(nanoseconds // 1000, 1_000_000)
+        return f"INTERVAL '{days * 86_400 + seconds}.{rest:06d}' SECOND"
 
 
 def _window_call(node: Node, name: str, args: Sequence[SparkExpression], *, ordered: bool) -> str:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kartosql.engines.spark.portable.functions import render
+from kartosql.engines.spark.portable.lists import FILTERS, LAMBDAS, REDUCES, lambda_call, parameters
 from kartosql.engines.spark.types import (
     BOOLEAN,
+    COMPARABLE,
     INTEGERS,
     UNSIGNED,
     SparkExpression,
@@ -30,8 +32,6 @@ Node = dict[str, Any]
 # Evaluates DuckDB expressions; what fails has an exception in place of its value.
 Fold = Callable[[Sequence[str]], list[Any]]
 
-# Kinds that both engines order alike, and find equal alike.
-COMPARABLE = "iuhfdmsbDTZNx0"
 _CONSTANT_CLASSES = frozenset({"BOUND_CONSTANT", "BOUND_FUNCTION", "BOUND_OPERATOR", "BOUND_CONJUNCTION", "BOUND_CASE"})
 # What joins call comparisons, and functions.
 _COMPARISONS = {
@@ -46,6 +46,7 @@ _COMPARISONS = {
 }
 _BETWEEN = "__between"  # what DuckDB 2.0.1 makes of most of them, and 2.0.0 of few
 _BY_NAME = frozenset({*_COMPARISONS.values(), "!="})
+_ORDERLESS = frozenset({"list_sort", "array_sort", "list_reverse_sort", "len", "length", "list_contains", "list_aggr"})
 _LISTS = {"COMPARE_IN": "IN", "COMPARE_NOT_IN": "NOT IN"}
 _OPERATORS = {
     "OPERATOR_NOT": "(NOT {})",
@@ -57,10 +58,14 @@ _OPERATORS = {
 class Expressions:
     """Writes the expressions of one plan with its ``constants``; ``span_of`` finds a node in the user's text."""
 
-    def __init__(self, constants: dict[int, Any], zone: str, span_of: Callable[[Node], Span | None]) -> None:
+    def __init__(
+        self, constants: dict[int, Any], zone: str, span_of: Callable[[Node], Span | None], fold: Fold
+    ) -> None:
+        self.fold = fold
         self._constants = constants
         self._zone = zone
         self._span_of = span_of
+        self._lambdas = 0
 
     def render(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         """Return an expression over the columns of its input; raises ``not-portable``."""
@@ -86,8 +91,8 @@ class Expressions:
                 raise NotPortable(f"Spark fails elsewhere than DuckDB on a constant that has no value: {value}")
             # Intervals are no values to Spark; the functions that move times take them apart.
             return SparkExpression("" if type_.kind == "y" else literal(value, type_), type_, value)
-        if kind == "BOUND_REF":
-            column = columns[node.get("index", 0)]
+        if kind in ("BOUND_REF", "BOUND_COLUMN_REF"):
+            column = columns[node.get("index", 0) if kind == "BOUND_REF" else node["binding"].get("column_index", 0)]
             return SparkExpression(column.sql, column.type)
         if kind == "BOUND_CONJUNCTION":
             word = " AND " if node["type"] == "CONJUNCTION_AND" else " OR "
@@ -143,7 +148,14 @@ class Expressions:
         if name == "error":
             message = self.render(node["children"][0], columns)
             return SparkExpression(raises(str(message.value).split("\n")[0]), type_)
-        args = [self.render(c, columns) for c in node["children"]]
+        if name in LAMBDAS and len(node["children"]) > 1:
+            return self._lambda(node, name, type_, columns)
+        if name in _ORDERLESS and node["children"][0].get("qname", {}).get("path", [""])[-1] == "list_distinct":
+            inner = self.render(node["children"][0]["children"][0], columns)
+            args = [SparkExpression(render("in_any_order", [inner], inner.type, self._zone), inner.type)]
+            args += [self.render(c, columns) for c in node["children"][1:]]
+        else:
+            args = [self.render(c, columns) for c in node["children"]]
         if node["type"] == "OPERATOR_CAST":
             tries = bool((node.get("function_data") or {}).get("try_cast"))
             return SparkExpression(f"({cast(args[0].sql, args[0].type, type_, tries=tries, zone=self._zone)})", type_)
@@ -155,7 +167,23 @@ class Expressions:
                 raise NotPortable(
                     f"Spark does not answer {name} over values of the type {given.type.sql()} as DuckDB does."
                 )
-        return SparkExpression("(" + render(name, args, type_, self._zone) + ")", type_)
+        return SparkExpression(f"({render(name, args, type_, self._zone, node.get('function_data'))})", type_)
+
+    def _lambda(self, node: Node, name: str, type_: Type, columns: Sequence[SparkExpression]) -> SparkExpression:
+        given, function, *others = node["children"]
+        list_, initial, result = self.render(given, columns), None, type_
+        if name in REDUCES and (node.get("function_data") or {}).get("has_initial"):
+            initial = f"CAST({self._of_type(others.pop(0), type_, columns)} AS {type_.spark()})"
+        self._lambdas += 1
+        known = parameters(name, list_.type, function["parameter_count"], self._lambdas)
+        names = [f"{letter}{self._lambdas}" for letter, _ in zip("yz", known, strict=False)]
+        # Behind the parameters are the values that the lambda takes from around it.
+        scope = [*known, *(self.render(c, columns) for c in others)]
+        if name not in REDUCES:
+            result = BOOLEAN if name in FILTERS else type_.element
+        body = f"CAST({self._of_type(function['lambda_expr'], result, scope)} AS {result.spark()})"
+        shown = f"{names[0] if len(names) == 1 else f'({names[0]}, {names[1]})'} -> {body}"
+        return SparkExpression(f"({lambda_call(name, list_.sql, shown, type_, initial)})", type_)
 
 
 def _comparisons(between: Node) -> Node:
@@ -260,7 +288,7 @@ def sql_of(node: Node) -> str:
     """Return a constant expression as DuckDB's text; raises ``not-portable``."""
     kind = node["expression_class"]
     if kind == "BOUND_CONSTANT":
-        return _constant(node["value"])
+        return constant(node["value"])
     if kind == "BOUND_CASE":
         checks = " ".join(f"WHEN {sql_of(c['when_expr'])} THEN {sql_of(c['then_expr'])}" for c in node["case_checks"])
         return f"(CASE {checks} ELSE {sql_of(node['else_expr'])} END)"
@@ -295,7 +323,8 @@ def _function(node: Node, children: list[str]) -> str:
     return f"{quote(name)}({', '.join(children)})"
 
 
-def _constant(value: Node) -> str:
+def constant(value: Node) -> str:
+    """Return a value of a plan as DuckDB's text; raises ``not-portable``."""
     type_ = read_type(value["type"])
     if value.get("is_null"):
         return "NULL" if type_.name == "NULL" else f"CAST(NULL AS {type_.sql()})"
@@ -305,7 +334,7 @@ def _constant(value: Node) -> str:
     if type_.name == "TIMESTAMP" and isinstance(raw, int):
         return f"make_timestamp(CAST({raw} AS BIGINT))"
     if type_.name == "LIST" and isinstance(raw, dict):
-        items = [_constant({"type": value["type"]["type_info"]["child_type"], **c}) for c in raw.get("children", ())]
+        items = [constant({"type": value["type"]["type_info"]["child_type"], **c}) for c in raw.get("children", ())]
         return f"CAST([{', '.join(items)}] AS {type_.sql()})"
     return f"CAST({duckdb_literal(_text(raw, type_))} AS {type_.sql()})"
 

@@ -40,6 +40,7 @@ class Call:
     args: tuple[SparkExpression, ...]
     type: Type
     zone: str
+    data: Mapping[str, Any]  # what else DuckDB tells about it
 
     def refused(self, reason: str = "") -> NotPortable:
         """Return the error that refuses the call."""
@@ -108,9 +109,11 @@ def _template(text: str, numbers: Mapping[int, tuple[int, str]]) -> Make:
     return make
 
 
-def render(name: str, args: Sequence[SparkExpression], type_: Type, zone: str) -> str:
+def render(
+    name: str, args: Sequence[SparkExpression], type_: Type, zone: str, data: Mapping[str, Any] | None = None
+) -> str:
     """Return the Spark expression of a call; raises ``not-portable``."""
-    call = Call(name, tuple(args), type_, zone)
+    call = Call(name, tuple(args), type_, zone, data or {})
     kinds = "".join(a.type.kind for a in args)
     found = next((known for known in RULES.get(name, ()) if known.pattern.fullmatch(kinds)), None)
     if found is None:
@@ -259,8 +262,7 @@ def _struct_pack(call: Call) -> str:
 
 rule("struct_extract array_extract", "Ss", _struct_extract)
 rule("struct_pack row", ".*", _struct_pack)
-rule("array_extract list_extract list_element", "li", "get({0}, {1} - 1)", numbers={1: (1, " for such a place")})
-rule("list_value", ".*", "array({all})")
+rule("list_value unpivot_list", ".*", "array({all})")
 rule("len length array_length", "l", "size({0})")
 # NULL in the list makes neither engine's answer NULL here.
 rule(

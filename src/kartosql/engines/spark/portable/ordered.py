@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from kartosql.engines.spark.portable.expressions import COMPARABLE
-from kartosql.engines.spark.types import SparkExpression, refuses
+from kartosql.engines.spark.types import COMPARABLE, SparkExpression, refuses
 
 Order = tuple[SparkExpression, bool, bool]  # the key, whether the greatest comes first, and whether NULL does
 
