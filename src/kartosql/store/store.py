@@ -573,14 +573,19 @@ class Store:
         """Whether a write that was not answered cannot happen any more once there is another version."""
         return not self._writer.checks_by_reading
 
-    def turn(self, folder: str) -> contextlib.AbstractContextManager[None]:
+    def turn(self, folder: str, offer: Any = None) -> contextlib.AbstractContextManager[None]:
         """Wait until the writers of this machine who came before have had their turn in ``folder``.
 
-        It saves writers from doing work that another one makes useless; nothing relies on it.
+        It saves writers from doing work that another one makes useless; nothing relies on it. Who waits makes his
+        ``offer`` before, see ``turns.Waiting``.
         """
         from kartosql.store.turns import turn
 
-        return turn(f"{self._real_root if self.is_local else self.url}/{folder}", is_folder=self.is_local)
+        return turn(self.folder_path(folder) or f"{self.url}/{folder}", is_folder=self.is_local, offer=offer)
+
+    def folder_path(self, folder: str) -> str | None:
+        """Return the path of a folder on a local disk."""
+        return f"{self._real_root}/{folder}" if self.is_local else None
 
     # -- current state --------------------------------------------------------------------
 

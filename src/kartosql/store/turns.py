@@ -14,6 +14,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from kartosql.store import syscalls
 
@@ -23,6 +24,16 @@ FARTHEST = 1 << 40  # ticket of a queue
 _LOCKS = [threading.Lock() for _ in range(64)]
 _held = threading.local()
 _open: set[int] = set()
+
+
+class Waiting(Protocol):
+    """What a writer who waits hands to others, who may do it in their turn."""
+
+    def make(self) -> None:
+        """Let others see it."""
+
+    def is_done(self) -> bool:
+        """Return whether somebody did it."""
 
 
 def _release_all() -> None:
@@ -39,16 +50,17 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def turn(name: str, *, is_folder: bool) -> Iterator[None]:
+def turn(name: str, *, is_folder: bool, offer: Waiting | None = None) -> Iterator[None]:
     """Wait until all earlier writers have had their turn at ``name``, some seconds at most for one that hangs.
 
-    A thread that already has a turn does not wait.
+    A thread that already has a turn does not wait. Who waits makes his ``offer`` before, and waits no longer
+    once that is done.
     """
     if getattr(_held, "any", False):
         yield
         return
-    with _in_queue(name), _of_folder(name) if is_folder else contextlib.nullcontext():
-        _held.any = True
+    with _in_queue(name, offer) as is_done, _of_folder(name) if is_folder and not is_done else contextlib.nullcontext():
+        _held.any = not is_done
         try:
             yield
         finally:
@@ -56,21 +68,23 @@ def turn(name: str, *, is_folder: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_queue(name: str) -> Iterator[None]:
+def _in_queue(name: str, offer: Waiting | None) -> Iterator[bool]:
+    is_done = False
     with contextlib.ExitStack() as stack:
         try:
-            fd = _opened(stack, _path(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            fd = opened(_path(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            stack.callback(close, fd)
             found = os.fstat(fd)
             if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
                 raise OSError("not ours")
             start, ticket = _draw(fd, zlib.crc32(name.encode(errors="surrogateescape")) % QUEUES)
             stack.callback(_release, syscalls.unlock_byte, fd, ticket)
-            _wait_behind(fd, start, ticket)
+            is_done = _wait_behind(fd, start, ticket, offer)
         except (OSError, AttributeError):  # no such locks here
             lock = _LOCKS[hash(name) % len(_LOCKS)]
             if lock.acquire(timeout=TURN_SECONDS):
                 stack.callback(lock.release)
-        yield
+        yield is_done
 
 
 def _path() -> str:
@@ -89,21 +103,40 @@ def _draw(fd: int, queue: int) -> tuple[int, int]:
     return start, ticket
 
 
-def _wait_behind(fd: int, start: int, ticket: int) -> None:
-    """Wait until the locks of all bytes from ``start`` to ``ticket`` are released, or none is for some seconds."""
-    seen = [syscalls.front_of_range(fd, start, ticket - start)]
+def _front(fd: int, start: int, ticket: int) -> int | None:
+    """Return the first byte before a ticket that somebody has locked."""
+    found, end = None, ticket
+    while end > start and (at := syscalls.front_of_range(fd, start, end - start)) is not None:
+        found = end = at
+    return found
+
+
+def _wait_behind(fd: int, start: int, ticket: int, offer: Waiting | None) -> bool:
+    """Wait until the locks of all bytes from ``start`` to ``ticket`` are released, or none is for some seconds.
+
+    Return whether the ``offer`` was done before.
+    """
+    seen = [_front(fd, start, ticket)]
+    done = []
 
     def wait(fd: int) -> None:
-        # The writer right in front is usually the last one to finish, so each writer that finishes wakes one other.
-        syscalls.await_range(fd, ticket - 1, 1)
-        syscalls.await_range(fd, start, ticket - start)
+        # Who has the turn may do what all others wait for, so all of them look when it ends.
+        while (front := _front(fd, start, ticket)) is not None:
+            syscalls.await_range(fd, front, 1)
+            if offer is not None and offer.is_done():
+                done.append(True)
+                syscalls.unlock_byte(fd, ticket)
+                return
 
     def is_moving() -> bool:
-        seen.append(syscalls.front_of_range(fd, start, ticket - start))
+        seen.append(_front(fd, start, ticket))
         return seen[-1] != seen[-2]
 
     if seen[0] is not None:
+        if offer is not None:
+            offer.make()
         blocking(fd, wait, TURN_SECONDS, is_moving)
+    return bool(done)
 
 
 @contextlib.contextmanager
@@ -111,7 +144,8 @@ def _of_folder(path: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         # There may be no such folder yet, folders that cannot be opened, and network filesystems that lock none.
         with contextlib.suppress(OSError, AttributeError):
-            fd = _opened(stack, path, os.O_RDONLY | os.O_DIRECTORY)
+            fd = opened(path, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(close, fd)
             if lock_within(fd, TURN_SECONDS):
                 stack.callback(_release, syscalls.unlock, fd)
         yield
@@ -139,12 +173,12 @@ def blocking(fd: int, lock: Callable[[int], None], seconds: float, goes_on: Call
             errors.append(e)
         finally:
             done.set()
-            _close(copy)
+            close(copy)
 
     try:
         threading.Thread(target=wait, name="kartosql-turn", daemon=True).start()
     except RuntimeError:  # no thread can be started
-        _close(copy)
+        close(copy)
         return False
     while not done.wait(seconds):
         if not goes_on():
@@ -154,10 +188,10 @@ def blocking(fd: int, lock: Callable[[int], None], seconds: float, goes_on: Call
     return True
 
 
-def _opened(stack: contextlib.ExitStack, path: str, flags: int) -> int:
+def opened(path: str, flags: int) -> int:
+    """Open a file that a fork of this process does not keep open."""
     fd = os.open(path, flags, 0o600)
     _open.add(fd)
-    stack.callback(_close, fd)
     return fd
 
 
@@ -167,7 +201,8 @@ def _release(unlock: Callable[..., None], fd: int, *given: int) -> None:
             unlock(fd, *given)
 
 
-def _close(fd: int) -> None:
+def close(fd: int) -> None:
+    """Close such a file."""
     if fd in _open:  # not in a fork, where the number may be that of another file
         _open.discard(fd)
         os.close(fd)

@@ -482,9 +482,11 @@ def rebase(
     commit_id: str,
     now: dt.datetime,
     grace: dt.timedelta = GRACE,
+    along: Sequence[str] = (),
 ) -> Prepared:
     """Return what ``change``, planned on ``base``, makes of ``head``; marks of changes under way are kept.
 
+    ``along`` are the ids of further commits that it consists of, for each of which there is a version.
     Raises ConcurrentCommit where the two do not go together, ``incompatible-schema``,
     ``implicit-partitions`` and ``commit-expired``; HeadMoved where the head is out of date.
     """
@@ -525,6 +527,7 @@ def rebase(
         anew=kept is None,
         removes=bool(removed),
         foreign=None if live is None or live.is_own else last_listed(store, live.uuid),
+        along=along,
     )
     return Prepared(with_marks(document, commit=identity.to_dict()), index_keys, removed, bool(schemas.pending))
 
@@ -687,14 +690,14 @@ class _IndexWork:
                 is_gone = pc.is_in(given["label"].cast(pa.string()), value_set=pa.array(sorted(gone), pa.string()))
                 given = given.filter(pc.invert(is_gone))
             later = [label for label in labels if label not in planned]
-            return None, frozenset(), None, _joined([given, *self._pairs(column, later)])
+            return None, frozenset(), None, joined_pairs([given, *self._pairs(column, later)])
         if where is None:
             return None, frozenset(), None, self.change.pairs[column]
         if not self.removed and not self.change.added:
             return None
         if not isinstance(where, str):
             everything = self._pairs(column, self.document.labels or ())
-            return (None, frozenset(), None, _joined(everything)) if everything else None
+            return (None, frozenset(), None, joined_pairs(everything)) if everything else None
         added = self.change.pairs.get(column)
         new = [added] if added is not None else self._pairs(column, list(self.change.added))
         new = [pairs for pairs in new if not _is_untyped(pairs)]
@@ -702,7 +705,7 @@ class _IndexWork:
             return None
         old = indexing.StoredIndex(self.store, where, column)
         nothing = indexing.pairs_of(old.schema.field(0).type, (), ())
-        return old, self.removed, self._gone(column), _joined(new or [nothing])
+        return old, self.removed, self._gone(column), joined_pairs(new or [nothing])
 
     def _gone(self, column: str) -> pa.Table | None:
         """Return the pairs of the files that go, None if they are many or cannot be read."""
@@ -720,7 +723,7 @@ class _IndexWork:
                     type_ = normalise(schema.field(column).type)
                     values = [files.values_of_file(self.store, key, column, type_) for key in keys]
                     found.append(indexing.pairs_of(type_, keys, values))
-            return _joined(found) if found else None
+            return joined_pairs(found) if found else None
         return None
 
     def _pairs(self, column: str, labels: Sequence[str]) -> list[pa.Table]:
@@ -740,7 +743,8 @@ def _is_untyped(pairs: pa.Table) -> bool:
     return bool(pa.types.is_null(pairs.schema.field("value").type))
 
 
-def _joined(pairs: Sequence[pa.Table]) -> pa.Table:
+def joined_pairs(pairs: Sequence[pa.Table]) -> pa.Table:
+    """Return the pairs of some tables in one."""
     if len(pairs) == 1:
         return pairs[0]
     # Labels may be encoded as a dictionary here and as text there.

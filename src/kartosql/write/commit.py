@@ -39,6 +39,7 @@ from kartosql.write.document import (
     touched,
     with_marks,
 )
+from kartosql.write.group import Companion, companions, given_back, offer_of, together, told
 from kartosql.write.history import record
 from kartosql.write.recovery import abort, complete_schemas, finish, is_open, open_head, roll_back
 
@@ -68,6 +69,8 @@ class CommitAttempt:
     prepared: Prepared | None
     was_refused: bool
     is_conditional: bool = True
+    others: Sequence[Companion] = ()  # appends that it takes along
+    sequence: int = 0  # where another writer took it along, the number that it would get
 
     @property
     def version(self) -> Version | None:
@@ -190,13 +193,28 @@ class _Committing:
         return self._rounds(self._round)
 
     def _round(self) -> Committed | None:
-        with self.store.turn(self.change.uuid):
+        uuid, base = self.change.uuid, self.bases.get(self.change.uuid)
+        # What may have been committed already is not for others to commit.
+        offer = None if self.attempts else offer_of(self.store, self.change, base, self.id)
+        with contextlib.ExitStack() as stack:
+            if offer is not None:
+                stack.callback(offer.withdrawn)
+            stack.enter_context(self.store.turn(uuid, offer))
             self.backoff.began = time.monotonic()  # what was before was waiting
-            head = open_head(self.store, self.change.uuid, is_primary=self.is_primary)
+            answer = offer.withdrawn() if offer is not None else None
+            if answer is not None and answer.is_done:
+                return Committed(uuid, answer.number, self.id, ())
+            head = open_head(self.store, uuid, is_primary=self.is_primary)
+            if answer is not None:
+                # Who took it may yet commit it upon what is there now, unless somebody is faster.
+                seen = [CommitAttempt(at, None, was_refused=False, sequence=answer.number) for at in (base, head)]
+                self.attempts = seen[:1] if self._fate(seen[0], head) is Fate.LANDED else seen[1:]
             landed = self._landed(head)
             if landed is None:
                 return self._try(head)
-            return self._committed(self.change, landed.head, landed.prepared, head)
+            if landed.sequence:
+                return Committed(uuid, landed.sequence, self.id, ())
+            return self._committed(self.change, landed.head, landed.prepared, head, landed.others)
 
     def _rounds(self, step: Callable[[], _T | None]) -> _T:
         """Take a step again until something comes of it, or nothing can any more."""
@@ -243,28 +261,40 @@ class _Committing:
             self.bases[change.uuid] = head
         return self.bases.get(change.uuid)
 
-    def _prepare(self, change: Change, head: Head | None, base: Head | None) -> Prepared:
-        return rebase(self.store, change, head, base, commit_id=self.id, now=utc_now(), grace=self.grace)
+    def _prepare(self, change: Change, head: Head | None, base: Head | None, along: Sequence[str] = ()) -> Prepared:
+        return rebase(self.store, change, head, base, commit_id=self.id, now=utc_now(), grace=self.grace, along=along)
 
     def _try(self, head: Head | None) -> Committed | None:
-        prepared = self._prepare(self.change, head, self._base(self.change, head))
+        base = self._base(self.change, head)
+        others = companions(self.store, self.change, head, base) if not self.attempts else []
+        with given_back(others):
+            prepared = self._prepare(together(self.change, others), head, base, [o.id for o in others])
+            told(others, _sequence(prepared.document) - len(others) + 1, is_done=False)
         try:
-            now = swap(self.store, prepared.document, head)
+            with given_back(others, (PreconditionFailed, KartosqlError)):
+                now = swap(self.store, prepared.document, head)
         except (PreconditionFailed, OutcomeUnknown) as e:
-            self._doubt(head, prepared, e)
+            self._doubt(head, prepared, e, others)
             self.winner = head
             return None
         except KartosqlError:
             discard(self.store, prepared.index_keys)
             raise
-        return self._committed(self.change, head, replace(prepared, document=now.document))
+        return self._committed(self.change, head, replace(prepared, document=now.document), None, others)
 
-    def _doubt(self, head: Head | None, prepared: Prepared | None, error: Exception) -> None:
+    def _doubt(
+        self, head: Head | None, prepared: Prepared | None, error: Exception, others: Sequence[Companion] = ()
+    ) -> None:
         was_refused = isinstance(error, PreconditionFailed)
-        self.attempts.append(CommitAttempt(head, prepared, was_refused, self.store.is_conditional))
+        self.attempts.append(CommitAttempt(head, prepared, was_refused, self.store.is_conditional, others))
 
     def _committed(
-        self, change: Change, before: Head | None, prepared: Prepared | None, found: Head | None = None
+        self,
+        change: Change,
+        before: Head | None,
+        prepared: Prepared | None,
+        found: Head | None = None,
+        others: Sequence[Companion] = (),
     ) -> Committed:
         """Do what is left after a commit, and return what it did to the head ``before``.
 
@@ -275,16 +305,15 @@ class _Committing:
             with contextlib.suppress(KartosqlError):
                 complete_schemas(self.store, change.uuid)
         if prepared is not None:
-            record(self.store, change, before, prepared)
+            record(self.store, change, before, prepared, [(o.id, o.change) for o in others])
         document = prepared.document if prepared is not None else None
-        identity = read_identity(document.metadata) if document is not None else None
-        if found is not None and found.identity is not None and found.identity.id == self.id:
-            identity = (
-                found.identity
-            )  # of several puts without an answer this one happened; later commits are of others
+        # Of several puts without an answer this one happened; later commits are of others.
+        own = found.identity if found is not None and found.identity is not None else None
+        sequence = own.sequence if own is not None and own.id == self.id else _sequence(document) - len(others)
+        told(others, sequence + 1, is_done=True)
         return Committed(
             uuid=change.uuid,
-            sequence=identity.sequence if identity is not None else 0,
+            sequence=sequence,
             id=self.id,
             labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
             rebased=self.backoff.rounds,
@@ -307,6 +336,12 @@ class _Committing:
             "committed",
             hint="Look for this id in the metadata of the dataset before you try again. Nothing was deleted.",
         )
+
+
+def _sequence(document: DatasetDocument | None) -> int:
+    """Return the number of a version, 0 where the document has none."""
+    identity = read_identity(document.metadata) if document is not None else None
+    return identity.sequence if identity is not None else 0
 
 
 class _Dropping(_Committing):

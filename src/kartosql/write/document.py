@@ -110,22 +110,23 @@ def succeed(
     anew: bool = False,
     removes: bool = False,
     foreign: int | None = None,
+    along: Sequence[str] = (),
 ) -> Identity:
-    """Return the identity of the commit that follows ``before``.
+    """Return the identity of the commit that follows ``before``, or of the last of those that come ``along`` with it.
 
     ``anew`` says that the dataset starts with it, ``removes`` that partitions go away, ``foreign`` that another program
     wrote last, and the last sequence known besides: what it wrote takes one, too.
     """
-    sequence = max(before.sequence if before else 0, foreign or 0) + (1 if foreign is None else 2)
-    older = before.recent if before else ()
+    sequence = max(before.sequence if before else 0, foreign or 0) + (1 if foreign is None else 2) + len(along)
+    ids = (*(before.recent if before else ()), commit_id, *along)
     return Identity(
         sequence=sequence,
-        id=commit_id,
-        parent=before.id if before else None,
+        id=ids[-1],
+        parent=ids[-2] if along else before.id if before else None,
         digest=digest,
         operation=operation,
         time=time.isoformat(timespec="microseconds"),
-        recent=(*older, commit_id)[-RECENT:],
+        recent=ids[-RECENT:],
         origin=commit_id if anew else (before.origin if before else None),
         removal=sequence if removes or anew else (before.removal if before else 0),
         schemas=schemas,

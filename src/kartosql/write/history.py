@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,18 +35,47 @@ class Retention:
 KEPT = Retention()
 
 
-def record(store: Store, change: Change, before: Head | None, prepared: Prepared) -> None:
-    """Write the entry of a commit beside the dataset; ignore refusals of the store, as the commit has succeeded."""
+def record(
+    store: Store, change: Change, before: Head | None, prepared: Prepared, along: Sequence[tuple[str, Change]] = ()
+) -> None:
+    """Write the entry of a commit beside the dataset; ignore refusals of the store, as the commit has succeeded.
+
+    Changes that it took ``along``, with the ids of their commits, have entries of their own.
+    """
     identity = read_identity(prepared.document.metadata)
     if identity is None:
         return
     with contextlib.suppress(KartosqlError):
+        last = identity.sequence
+        if along and before is not None and before.identity is not None:
+            own = identity.recent[-len(along) - 1]
+            identity = replace(identity, sequence=last - len(along), id=own, parent=before.identity.id)
         entry = _entry(change, before if before is not None and not before.is_absent else None, prepared, identity)
+        entries = [entry, *_entries_after(entry, along)]
         # Not synced to the disk as a commit is: after a power loss one entry less is no harm.
-        with store.output(entry.key(change.uuid), sync_folders=False, sync_content=False) as file:
-            file.write(pack([entry]))
-        if identity.sequence % PACKED == 0:
+        with store.output(entry.key(change.uuid, last), sync_folders=False, sync_content=False) as file:
+            file.write(pack(entries))
+        if identity.sequence // PACKED < last // PACKED or identity.sequence % PACKED == 0:
             repack(store, change.uuid)
+
+
+def _entries_after(entry: Entry, along: Sequence[tuple[str, Change]]) -> Iterable[Entry]:
+    """Yield the entries of changes that only add files behind those of an entry before, and change no more facts."""
+    for commit_id, change in along:
+        link = Link(entry.sequence, entry.id, entry.operation, entry.time)
+        entry = replace(
+            entry,
+            id=commit_id,
+            parent=entry.id,
+            sequence=entry.sequence + 1,
+            added=change.added,
+            rows=change.rows,
+            changed={},
+            before=link,
+            older=([entry.before.id] if entry.before is not None else []) + list(entry.older[:2]),
+            base=None,
+        )
+        yield entry
 
 
 def _entry(change: Change, head: Head | None, prepared: Prepared, identity: Identity) -> Entry:
@@ -70,7 +99,9 @@ def _entry(change: Change, head: Head | None, prepared: Prepared, identity: Iden
     if head is None:
         return entry
     known = head.identity
-    ids = known.recent[-4:][::-1] if known is not None else ()
+    # Where the entries of several commits are lost together, one of those before them leads on.
+    recent = known.recent[::-1] if known is not None else ()
+    ids = [*recent[:4], *recent[7::8]]
     if known is not None and head.is_own:
         link = Link(known.sequence, known.id, known.operation, known.time)
         return replace(entry, before=link, older=[i for i in ids if i != known.id])
