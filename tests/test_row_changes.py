@@ -318,6 +318,22 @@ def test_what_cannot_be_changed_is_refused_and_everything_stays(con, sql, code, 
 
 
 @pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("UPDATE d SET i = CAST(s AS INT) WHERE i = 1", "CAST(s AS INT)"),
+        ("DELETE FROM d WHERE s::INT > 0", "::INT"),
+        ("UPDATE d SET i = s WHERE i = 1", None),  # the cast is ours
+    ],
+)
+def test_a_value_that_does_not_fit_is_shown_in_the_text_of_the_user(con, sql, place):
+    with pytest.raises(kartosql.KartosqlError) as e:
+        con.sql(sql)
+    assert (e.value.code, e.value.sql) == ("invalid-value", sql if place else None)
+    assert (sql[slice(*e.value.span)] if e.value.span else None) == place
+    assert "kartosql_" not in str(e.value)
+
+
+@pytest.mark.parametrize(
     "on", ["(i)", "d.i = n.i", "(n.I = d.i)", "D.i = n.i AND d.p = n.p", "(p, d.i = n.i)", "(i, p)"]
 )
 def test_keys_of_a_merge_may_be_compared_and_a_star_stands_for_all_columns_by_their_names(con, on):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.engines.duckdb.types import sql_type
-from kartosql.errors import ConcurrentCommit, KartosqlError, Span, SqlError
+from kartosql.errors import ConcurrentCommit, KartosqlError, Span
 from kartosql.formats.kartothek.cube import CubeMember
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.partition_table import PartitionTable
@@ -57,11 +57,19 @@ def change_rows(request: Request, statement: ws.ChangeRows, datasets: ws.Columns
         except ConcurrentCommit:
             if not left:
                 raise
-        except SqlError as e:
+        except KartosqlError as e:
             if e.sql is not None and e.sql != statement.text:  # that of a query of ours
-                e.sql = e.span = None
+                _point_into(statement.text, e)
             raise
     raise AssertionError
+
+
+def _point_into(text: str, error: KartosqlError) -> None:
+    """Let an error be about the place in a user's ``text`` that it quotes, or about none."""
+    (start, end), sql = error.span or (0, 0), error.sql or ""
+    at, error.sql, error.span = text.find(sql[start:end]), None, None
+    if end > start and text.count(sql[start:end]) == 1 and not getattr(error, "errors", ()):
+        error.sql, error.span = text, (at, at + end - start)
 
 
 def numbered(part: Part, files: Sequence[int]) -> Table:

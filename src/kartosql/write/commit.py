@@ -70,7 +70,7 @@ class CommitAttempt:
     was_refused: bool
     is_conditional: bool = True
     others: Sequence[Companion] = ()  # appends that it takes along
-    sequence: int = 0  # where another writer took it along, the number that it would get
+    sequence: int | None = None  # where another writer took it along, the number that it would get, 0 if unknown
 
     @property
     def version(self) -> Version | None:
@@ -212,8 +212,8 @@ class _Committing:
             landed = self._landed(head)
             if landed is None:
                 return self._try(head)
-            if landed.sequence:
-                return Committed(uuid, landed.sequence, self.id, ())
+            if landed.sequence is not None:
+                return Committed(uuid, landed.sequence or _sequence_of(head, self.id), self.id, ())
             return self._committed(self.change, landed.head, landed.prepared, head, landed.others)
 
     def _rounds(self, step: Callable[[], _T | None]) -> _T:
@@ -342,6 +342,14 @@ def _sequence(document: DatasetDocument | None) -> int:
     """Return the number of a version, 0 where the document has none."""
     identity = read_identity(document.metadata) if document is not None else None
     return identity.sequence if identity is not None else 0
+
+
+def _sequence_of(head: Head | None, commit_id: str) -> int:
+    """Return the number of a version by its place among the last ones of a document, 0 if it is not there."""
+    identity = head.identity if head is not None else None
+    if identity is None or commit_id not in identity.recent:
+        return 0
+    return identity.sequence - identity.recent[::-1].index(commit_id)
 
 
 class _Dropping(_Committing):
