@@ -241,16 +241,23 @@ class _Committing:
 
     def _landed(self, head: Head | None) -> CommitAttempt | None:
         """Return the attempt that the document shows, and forget those that cannot happen any more."""
+        landed = None
         for attempt in list(self.attempts):
             fate = self._fate(attempt, head)
             if fate is Fate.LANDED:
-                return attempt
+                ids, recent = [self.id, *(o.id for o in attempt.others)], _recent(head)
+                at = recent.index(self.id) if self.id in recent else len(recent)
+                if not attempt.others or list(recent[at : at + len(ids)]) == ids:
+                    return attempt
+                # A later put without the others happened; what the first one wrote for all counts for none of them.
+                landed = replace(attempt, sequence=0, others=())
+                continue
             if fate is Fate.UNKNOWN:
                 raise self._unknown()
             if fate is Fate.LOST:
                 self.attempts.remove(attempt)
                 discard(self.store, attempt.prepared.index_keys if attempt.prepared is not None else ())
-        return None
+        return landed
 
     def _fate(self, attempt: CommitAttempt, head: Head | None) -> Fate:
         return attempt.fate(head, self.id, self.change.added)
@@ -344,12 +351,14 @@ def _sequence(document: DatasetDocument | None) -> int:
     return identity.sequence if identity is not None else 0
 
 
+def _recent(head: Head | None) -> tuple[str, ...]:
+    return head.identity.recent if head is not None and head.identity is not None else ()
+
+
 def _sequence_of(head: Head | None, commit_id: str) -> int:
     """Return the number of a version by its place among the last ones of a document, 0 if it is not there."""
-    identity = head.identity if head is not None else None
-    if identity is None or commit_id not in identity.recent:
-        return 0
-    return identity.sequence - identity.recent[::-1].index(commit_id)
+    recent = _recent(head)
+    return _sequence(head.document if head else None) - recent[::-1].index(commit_id) if commit_id in recent else 0
 
 
 class _Dropping(_Committing):
