@@ -60,7 +60,7 @@ BUGS = (
     Bug("a cleanup takes documents that wait", REMOVAL, "        keys.add(staged)\n        with", "        with", only="append_c clean sleep", fates="slow"),
     Bug("the log forgets what was removed", "write/history.py", "removed=dict(files_of(before, gone)) if before is not None and gone else {},", "removed={},", only="delete_d old changes"),
     Bug("a late commit does not look whether its files are there", CHANGE, "    if change.started is None or now - change.started <= min(grace, MIN_GRACE) / 2:\n", "    if True:\n", only="append_d clean sleep", fates="slow"),
-    Bug("no answer is an error", COMMIT, "        except (PreconditionFailed, OutcomeUnknown) as e:\n            self._doubt(head, prepared, e)\n            self.winner = head", "        except PreconditionFailed as e:\n            self._doubt(head, prepared, e)\n            self.winner = head", only="append_d", fates="after before"),
+    Bug("no answer is an error", COMMIT, "        except (PreconditionFailed, OutcomeUnknown) as e:\n            self._doubt(head, prepared, e, others)\n            self.winner = head", "        except PreconditionFailed as e:\n            self._doubt(head, prepared, e, others)\n            self.winner = head", only="append_d", fates="after before"),
 )  # fmt: skip
 
 
