@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from kartosql.engines.spark.types import (
     FAR_DAYS,
+    INTEGERS,
     SparkExpression,
     Type,
     identifier,
@@ -183,6 +184,26 @@ def _logarithm(spark: str) -> str:
     return f"CASE WHEN {{0}} = 0 THEN -{_INF} WHEN {{0}} < 0 THEN {_NAN} ELSE {spark}({{0}}) END"
 
 
+def _log_of_base(call: Call) -> str:
+    parts = [SparkExpression(f"({_logarithm('log10').format(a.sql)})", a.type) for a in reversed(call.args)]
+    return _divide(Call("/", tuple(parts), call.type, call.zone, call.data))
+
+
+def _shift_left(call: Call) -> str:
+    (x, n), bits = (f"CAST({a.sql} AS BIGINT)" for a in call.args), INTEGERS[call.type.name]
+    fits = f"{n} BETWEEN 0 AND {bits - 2} AND {x} BETWEEN 0 AND shiftright({2 ** (bits - 1) - 1}L, CAST({n} AS INT))"
+    wrong = raises("a number is shifted out of its range")
+    return (
+        f"CASE WHEN {x} IS NULL OR {n} IS NULL THEN NULL WHEN {x} = 0 AND {n} >= 0 THEN 0 "
+        f"WHEN {fits} THEN shiftleft({x}, CAST({n} AS INT)) ELSE {wrong} END"
+    )
+
+
+def _bit_count(call: Call) -> str:
+    bits = INTEGERS[call.args[0].type.name]
+    return f"bit_count(CAST({call.args[0].sql} AS BIGINT){'' if bits == 64 else f' & {2**bits - 1}L'})"
+
+
 rule("+ - *", "ii|hh|dd|ff|mm", "({0} {name} {1})")
 rule("*", "hm|mh", "({0} * {1})")
 rule("+ - *", "uu", lambda call: in_range(f"({call.args[0].sql} {call.name} {call.args[1].sql})", call.type))
@@ -216,6 +237,7 @@ rule("round", "m|mi", _round_exact)
 rule("ln", "d", _logarithm("ln"))
 rule("log log10", "d", _logarithm("log10"))
 rule("log2", "d", _logarithm("log2"))
+rule("log", "dd", _log_of_base)
 # Of what C says is 1, Java says that it is no number.
 rule(
     "pow power ** ^",
@@ -239,6 +261,8 @@ rule("greatest least", "i|u|h|d|f|m|s|D|T|Z|b", "{0}")
 rule("greatest least", "i+|u+|h+|d+|f+|m+|s+|D+|T+|Z+|b+", "{name}({all})")
 rule("& |", "ii", "({0} {name} {1})")
 rule("xor", "ii", "({0} ^ {1})")
+rule("bit_count", "i", _bit_count)
+rule("<<", "ii", _shift_left)
 rule("~", "i", "(~ {0})")
 
 
@@ -430,6 +454,42 @@ def _epoch(call: Call, at: int = 0) -> str:
     return f"(CAST({_micros(call, at)} AS DOUBLE) / 1000000D)"
 
 
+def _bucket(call: Call) -> str:
+    """Return the beginning of the interval that holds a time, counted from the first Monday or month of 2000."""
+    width, time = call.constant(0), call.args[1]
+    micros = width.days * 86_400_000_000 + width.nanoseconds // 1000
+    if width.months > 0 and not micros:
+        month = f"(year({time.sql}) * 12 + month({time.sql}) - 1)"
+        begun = f"({month} - pmod({month} - 24000, {width.months}))"
+        return f"make_date(CAST(floor({begun} / 12) AS INT), pmod({begun}, 12) + 1, 1)"
+    if width.months or not 0 < micros < 2**53 or (time.type.kind == "D" and micros % 86_400_000_000):
+        raise call.refused(" with such a width")
+    past = f"pmod({_micros(call, 1)} - 946857600000000L, {micros}L)"
+    if time.type.kind == "D":
+        return f"date_sub({time.sql}, CAST({past} div 86400000000L AS INT))"
+    return f"({time.sql} - make_dt_interval(0, 0, 0, CAST(CAST({past} AS DECIMAL(18,0)) / 1000000 AS DECIMAL(18,6))))"
+
+
+_FIXED = {"Y": "[1-9][0-9]{3}", "m": "[0-9]{2}", "d": "[0-9]{2}", "H": "[0-9]{2}", "M": "[0-9]{2}", "S": "[0-5][0-9]"}
+
+
+def _strptime(call: Call) -> str:
+    """Return a text as a time, in the one form that both engines read alike; others are refused when met."""
+    (text, format_), found, pattern, at = (call.args[0].sql, call.constant(1)), {}, "", 1
+    for code, plain in re.findall(r"%(.?)|([^%]+)", format_, re.DOTALL):
+        if (code and (code not in _FIXED or code in found)) or not re.fullmatch("[-/. :T,]*", plain):
+            raise call.refused(f" with the format {format_!r}")
+        if code:
+            found[code] = f"CAST(substring({text}, {at}, {4 if code == 'Y' else 2}) AS INT)"
+        pattern += _FIXED[code] if code else plain.replace(".", "[.]")
+        at += (4 if code == "Y" else 2) if code else len(plain)
+    if "Y" not in found:
+        raise call.refused(f" with the format {format_!r}")
+    parts = ", ".join(found.get(code, "1" if code in "md" else "0") for code in _FIXED)
+    known = f"{text} IS NULL OR {text} RLIKE {text_literal(f'^{pattern}$')}"
+    return f"CASE WHEN {known} THEN make_timestamp_ntz({parts}) ELSE {refuses('a text of another form as a time')} END"
+
+
 def _strftime(call: Call) -> str:
     _utc(call)
     at = 1 if call.args[0].type.kind != "s" else 0
@@ -489,6 +549,8 @@ rule("+", "y[DTZ]", _shift, near=True)
 rule("date_diff datediff", "sDD|sTT|sZZ", _date_diff, near=True)
 rule("last_day", "[DT]", "last_day({0})", near=True)
 rule("strftime", "[DT]s|s[DT]", _strftime)
+rule("strptime", "ss", _strptime)
+rule("time_bucket", "y[DT]", _bucket, near=True)
 rule("make_date", "iii", "make_date({0}, {1}, {2})")
 rule("monthname", "[DTZ]", lambda call: _name(_MONTHS, _field_of(call, "month", 0)), near=True)
 rule("dayname", "[DTZ]", lambda call: _name(_DAYS, f"({_field_of(call, 'dayofweek', 0)} + 1)"), near=True)
@@ -644,6 +706,44 @@ def _split_part(call: Call) -> str:
     return f"split_part({call.args[0].sql}, {text_literal(separator)}, {call.number(2, 1, reason)})"
 
 
+def _translate(call: Call) -> str:
+    old, new = call.constant(1), call.constant(2)
+    if "\0" in old + new:
+        raise call.refused(" for such characters")
+    return f"translate({call.args[0].sql}, {text_literal(old)}, {text_literal(new)})"
+
+
+def _format(call: Call) -> str:
+    """Return a text with places for others: ``{}``, or ``%s`` and ``%05d``; no other forms."""
+    text, pieces, at = call.constant(0), [], 0
+    places = r"(\{\{|\}\})|(\{[^{}]*\}|[{}])|([^{}]+)"
+    if call.name == "printf":
+        places = r"(%%)|(%[^a-zA-Z%]*.?)|([^%]+)"
+    for twice, place, plain in re.findall(places, text, re.DOTALL):
+        if not place:
+            pieces.append(text_literal(twice[:1] or plain))
+            continue
+        at += 1
+        kind = call.args[at].type.kind if at < len(call.args) else ""
+        if not kind or not re.fullmatch(
+            {"printfs": "%s", "printfi": "%0?[0-9]{0,3}d"}.get(call.name + kind, r"\{\}"), place
+        ):
+            raise call.refused(f" with the format {text!r}")
+        sql = f"CAST({call.args[at].sql} AS STRING)"
+        pieces.append(sql if place == "{}" else f"format_string({text_literal(place)}, {call.args[at].sql})")
+    if at < len(call.args) - 1:
+        raise call.refused(f" with the format {text!r}")
+    given = " OR ".join(f"{a.sql} IS NULL" for a in call.args[1:]) or "false"
+    return f"CASE WHEN {given} THEN NULL ELSE concat({', '.join(pieces)}) END"
+
+
+def _regexp_extract_all(call: Call) -> str:
+    pattern, subject = _regular(call), call.args[0].sql
+    if re.search(pattern, ""):
+        raise call.refused(" with a pattern of nothing")
+    return _over_lines(pattern, subject, f"regexp_extract_all({subject}, {text_literal(pattern)}, 0)")
+
+
 rule("~~ !~~ ~~* !~~*", "ss", _like, exact=True)
 rule("like_escape not_like_escape ilike_escape not_ilike_escape", "sss", _like, exact=True)
 rule("lower lcase", "s", lambda call: _cased("lower", call.args[0].sql))
@@ -666,7 +766,13 @@ rule("||", "ss", "concat({0}, {1})")
 rule("trim ltrim rtrim", "s|ss", _trim)
 rule("lpad rpad", "sis", _pad)
 rule("replace", "sss", _replace)
-rule("repeat", "si", "repeat({0}, {1})", numbers={1: (-_MAX, " so often")})
+rule("repeat", "si", "repeat({0}, CAST(CASE WHEN {1} < 0 THEN 0 ELSE {1} END AS INT))")
+_BYTES = "decode(encode({}, 'UTF-8'), 'ISO-8859-1')"  # DuckDB's distance is one of bytes
+rule("levenshtein editdist3", "ss", f"levenshtein({_BYTES.format('{0}')}, {_BYTES.format('{1}')})")
+rule("translate", "sss", _translate)
+rule("format", "s[siu]+", _format)
+rule("printf", "s[si]+", _format)
+rule("regexp_extract_all", "ss", _regexp_extract_all)
 rule("contains", "ss", "contains({0}, {1})", exact=True)
 rule("prefix starts_with ^@", "ss", "startswith({0}, {1})", exact=True)
 rule("suffix ends_with", "ss", "endswith({0}, {1})", exact=True)
