@@ -10,8 +10,8 @@ from sqlglot import exp
 from kartosql.errors import SqlError
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.names import Bound, Source, Walked
 from kartosql.plan.reader import ConditionReader
+from kartosql.plan.scopes import Bound, Source, Walked
 from kartosql.predicate.tree import UNKNOWN, Predicate, said
 from kartosql.sql import Select, parse
 from kartosql.sql.tree import placeholders

@@ -668,7 +668,7 @@ def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
     files.stat(report.selected)
     total = 0
     for occurrence in report.scan.occurrences:
-        used = occurrence.occurrence.columns
+        used = occurrence.occurrence.read
         for part in occurrence.parts:
             if part.summary is None and total <= enough:
                 table = part.part.table

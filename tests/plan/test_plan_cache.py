@@ -13,8 +13,8 @@ import builders
 import kartosql
 import kartosql.query
 from kartosql.plan.bind import LEARNED, PlanCache
-from kartosql.plan.names import Source
 from kartosql.plan.prune import prune
+from kartosql.plan.scopes import Source
 from kartosql.sql import parse
 from kartosql.store import Store
 from written import write_dataset
@@ -107,7 +107,7 @@ def test_statements_that_ask_the_clock_are_planned_each_time(connection, plans):
 def overlooking(monkeypatch) -> None:
     """Let the planner overlook that statements use ``v``."""
     use = Source.use
-    monkeypatch.setattr(Source, "use", lambda self, column: None if column == "v" else use(self, column))
+    monkeypatch.setattr(Source, "use", lambda self, column=None: self.values() if column == "v" else use(self, column))
 
 
 def test_an_overlooked_column_costs_one_attempt(overlooking, connection, plans):

@@ -160,11 +160,14 @@ class RelationBuilder(ABC, Generic[_Type]):
     ) -> str:
         """Return the query for some columns over the files of a scan; of those refused it has the expressions given.
 
+        Those that nothing depends on are NULL.
+
         Files of other datasets ``beside`` those of the seed have the same cells in the same order.
         """
         source, seed, quoted = scan.occurrence.source, scan.parts[0], self.quoted
         shown = {c: source.exposed.get(c, c) for c in source.columns}
-        wanted = [c for c in columns if c not in refused]
+        read = source.columns if scan.occurrence.read is None else scan.occurrence.read
+        wanted = [c for c in columns if c in read and c not in refused]
         typed: dict[tuple[str, str], _Type] = {}
         of_seed, joins = _joins_of(scan)
         names = dict.fromkeys((p.part.name for p in (seed, *beside)), SEED)
@@ -184,7 +187,11 @@ class RelationBuilder(ABC, Generic[_Type]):
         items = []
         for column in columns:
             owner, type_ = names.get(source.owner[column]), source.columns[column]
-            is_read = owner is not None and (not pa.types.is_null(type_) or (source.owner[column], column) in typed)
+            is_read = (
+                owner is not None
+                and column in read
+                and (not pa.types.is_null(type_) or (source.owner[column], column) in typed)
+            )
             value = f"{owner}.{quoted(shown[column])}" if is_read else self.null(type_)
             items.append(f"{refused.get(column, value)} AS {quoted(shown[column])}")
         # A table always has some column, even where count(*) is all that is asked.

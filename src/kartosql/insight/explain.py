@@ -91,7 +91,7 @@ def sample(store: Files, keys: Sequence[str], files: Sequence[int], most: int = 
 
 def columns_read(scan: OccurrenceScan, part: PartScan) -> tuple[str, ...]:
     """Return the columns of a dataset's files that a scan reads: those used, and the key where rows are matched."""
-    used, table = scan.occurrence.columns, part.part.table
+    used, table = scan.occurrence.read, part.part.table
     columns = set(part.part.columns if used is None else used & set(part.part.columns))
     if sum(bool(p.files) for p in scan.parts) > 1 or part.overlaid:
         columns |= set(part.part.join_key)

@@ -14,8 +14,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import KartosqlError, Span, SqlError, UnknownNameError
-from kartosql.plan.names import NameBinder, Occurrence, Unknown, Walked
+from kartosql.plan.names import NameBinder
 from kartosql.plan.scan import Scan
+from kartosql.plan.scopes import Occurrence, Unknown, Walked
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import Edit, Past, edited, name_parts, past_of, placeholders, span_of, with_masks
 from kartosql.tables.names import Name, Tables, quote_if_needed, similar
@@ -71,7 +72,7 @@ class BoundQuery:
 
     def with_all_columns(self) -> BoundQuery:
         """Return the query with every column of its tables, as a reference to one may have been overlooked."""
-        return replace(self, occurrences=tuple(replace(o, all_used=True) for o in self.occurrences))
+        return replace(self, occurrences=tuple(replace(o, all_used=True, needed=None) for o in self.occurrences))
 
     def _of(self, select: Select, edits: Sequence[Edit]) -> BoundQuery:
         text = edited(select.text, edits)

@@ -16,8 +16,8 @@ import pyarrow as pa
 from kartosql.formats.arrays import array_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator, Held, is_exact
-from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
+from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import (
     UNKNOWN,
     ColumnRef,

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from kartosql.indexes.index import Files, IndexEvaluator
-from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
+from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import Condition, joined, parameters_for
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import FileTable

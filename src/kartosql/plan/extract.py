@@ -17,8 +17,8 @@ from sqlglot import exp
 
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.names import Merged, Occurrence, Output, Relation, Scope, Source
 from kartosql.plan.reader import ConditionReader, conjuncts
+from kartosql.plan.scopes import Merged, Occurrence, Output, Relation, Scope, Source
 from kartosql.predicate.tree import (
     ColumnRef,
     Condition,

@@ -16,9 +16,9 @@ from kartosql.errors import Span
 from kartosql.indexes.index import Files, Subject
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.names import Source
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Step
+from kartosql.plan.scopes import Source
 from kartosql.predicate.tree import parameters_for
 from kartosql.sql.tree import number_of, span_of
 from kartosql.tables.statistics import ColumnBounds, nothing_of, stored

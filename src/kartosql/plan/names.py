@@ -1,4 +1,4 @@
-"""What the names of a statement mean: its tables, the queries in it, and their columns, by SQL's scoping rules.
+"""Finds what the names of a statement mean, by SQL's scoping rules, and which columns are needed for its rows.
 
 The walk understands the constructs listed in its methods; below anything else it only
 notes that all columns of the tables there may be used.
@@ -6,277 +6,45 @@ notes that all columns of the tables there may be used.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from typing import Any, NoReturn
 
 import pyarrow as pa
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
-from kartosql.errors import Span, SqlError
+from kartosql.errors import SqlError
+from kartosql.plan.scopes import (
+    Bound,
+    Member,
+    Merged,
+    Occurrence,
+    Output,
+    Relation,
+    Scope,
+    Source,
+    Unknown,
+    Values,
+    Walked,
+)
 from kartosql.predicate.tree import ColumnRef
-from kartosql.sql.tree import Past, name_parts, span_of
-from kartosql.tables.table import Table, by_case
-
-Columns = Mapping[str, str]
-
-# Occurrences are numbered from 0, whatever else columns may belong to from here.
-_ids = count(1 << 20)
-
-
-@dataclass(eq=False)
-class Occurrence:
-    """One place where a statement names a table; each is scanned by itself.
-
-    ``view`` is the schema and name under which the statement's text, as it is run, finds it.
-    """
-
-    id: int
-    source: Table
-    name: tuple[str, ...]
-    view: tuple[str, str]
-    node: exp.Table | None = None
-    span: Span | None = None
-    as_of: Past | None = None  # the time at which the table is asked for, the version, or two of which it tells changes
-    used: set[str] = field(default_factory=set)
-    all_used: bool = False
-    # Set when the walk reached the table through constructs it understands.
-    understood: bool = False
-
-    @property
-    def columns(self) -> frozenset[str] | None:
-        """The columns that the statement may touch, or None for all of them."""
-        return None if self.all_used or not self.understood else frozenset(self.used)
-
-
-@dataclass(eq=False)
-class Output:
-    """One column of a query's result.
-
-    ``inner`` is the name that it has in the text that is run. ``source`` is given where the
-    column is one of a source, ``value`` where it is an expression.
-    """
-
-    name: str | None
-    inner: str
-    value: exp.Expression | None = None
-    source: ColumnRef | None = None
-
-
-@dataclass(eq=False)
-class Relation:
-    """A query inside of a statement: a SELECT (``scope``), a set operation (``branches``) or something else.
-
-    ``outputs`` is None when the columns are not known. ``barrier`` says why no condition on
-    the result may be moved into the query. ``uses`` are the FROM items that read it.
-    """
-
-    outputs: list[Output] | None
-    scope: Scope | None = None
-    branches: tuple[Relation, Relation] | None = None
-    keeps_duplicates: bool = True
-    barrier: str | None = None
-    uses: list[Source] = field(default_factory=list)
-    id: int = field(default_factory=lambda: next(_ids))
-
-    def rename(self, names: Sequence[str]) -> None:
-        """Give the first outputs other names."""
-        if self.outputs is None or len(names) > len(self.outputs):
-            self.outputs = None
-        else:
-            listed = [Output(n, n, o.value, o.source) for n, o in zip(names, self.outputs, strict=False)]
-            self.outputs = [*listed, *self.outputs[len(names) :]]
-
-    def seen_as(self, names: Sequence[str]) -> tuple[dict[str, str], dict[str, int], bool]:
-        """Return what a FROM item with the column list ``names`` shows.
-
-        That is, by column: the name in the text that is run, and the position; and whether
-        there may be other columns.
-        """
-        if self.outputs is None or len(names) > len(self.outputs):
-            return {}, {}, True
-        listed = [(n, n) for n in names] + [(o.name, o.inner) for o in self.outputs[len(names) :]]
-        # Columns that differ only in case have names of their own inside of the engine; to it all others are the same.
-        lower = [inner.lower() for _, inner in listed]
-        unique = [(i, n, inner) for i, (n, inner) in enumerate(listed) if n and lower.count(inner.lower()) == 1]
-        return {n: inner for _, n, inner in unique}, {n: i for i, n, _ in unique}, len(unique) < len(listed)
-
-
-@dataclass(eq=False)
-class Source:
-    """One item of a FROM clause.
-
-    ``columns`` maps its columns to the names they have in the text that is run; ``open`` says
-    that there may be more than those.
-    """
-
-    alias: str
-    columns: Columns
-    open: bool = False
-    occurrence: Occurrence | None = None
-    relation: Relation | None = None
-    # How the item is joined to the items before it.
-    join: exp.Join | None = None
-    # Joined inside of an item, as in ``a JOIN (b JOIN c)``.
-    nested: bool = False
-    prunable: bool = True
-    # Names that a column list gives to the columns of a table.
-    renamed: Mapping[str, str] | None = None
-    # Where the columns stand in the output of a query.
-    positions: Mapping[str, int] = field(default_factory=dict)
-    id: int = -1
-
-    def __post_init__(self) -> None:
-        self.id = next(_ids) if self.occurrence is None else self.occurrence.id
-
-    def use(self, column: str) -> None:
-        """Note that a column is needed."""
-        if self.occurrence is not None:
-            self.occurrence.used.add(self.real(column))
-
-    def use_all(self) -> None:
-        """Note that all columns are needed."""
-        if self.occurrence is not None:
-            self.occurrence.all_used = True
-
-    def is_called(self, name: str) -> bool:
-        """Return whether a name is the alias."""
-        return self.alias.lower() == name.lower()
-
-    @property
-    def side(self) -> str:
-        """How the item is joined: INNER, LEFT, RIGHT, FULL, SEMI, ANTI, ASOF or POSITIONAL."""
-        if self.join is None or self.nested:
-            return "INNER"
-        method, kind, side = ((v or "").upper() for v in (self.join.method, self.join.kind, self.join.side))
-        if method in ("ASOF", "POSITIONAL"):
-            return method
-        return kind if kind in ("SEMI", "ANTI") else side or "INNER"
-
-    @property
-    def is_filter(self) -> bool:
-        """Whether the item only filters others (SEMI and ANTI joins), so that its columns are not seen."""
-        return self.join is not None and (self.join.kind or "").upper() in ("SEMI", "ANTI")
-
-    @property
-    def is_behind_comma(self) -> bool:
-        """Whether nothing but a comma joins the item to those before it."""
-        join = self.join
-        if join is None:
-            return True
-        return not (self.nested or join.kind or join.side or join.method or any(map(join.args.get, ("on", "using"))))
-
-    def inner(self, column: str) -> str:
-        """Return the name of a column in the text that is run."""
-        return self.columns.get(column, column)
-
-    def real(self, column: str) -> str:
-        """Return the column of the table that is seen here as ``column``."""
-        return column if self.renamed is None else self.renamed[column]
-
-    def find(self, name: str) -> str | None:
-        """Return the column that ``name`` means here."""
-        return by_case(name, self.columns)
-
-
-@dataclass(eq=False)
-class Merged:
-    """A column that USING or NATURAL made of several.
-
-    ``owner`` is the one whose values it has; without owner (FULL JOIN) it has those of the
-    first part that is not NULL, or it is not known.
-    """
-
-    owner: Bound | None
-    parts: tuple[ColumnRef, ...]
-    join: exp.Join
-    id: int = field(default_factory=lambda: next(_ids))
-
-
-@dataclass(eq=False)
-class Scope:
-    """One SELECT with the items of its FROM clause and the scopes around it."""
-
-    select: exp.Select
-    outer: tuple[Scope, ...]
-    sources: list[Source] = field(default_factory=list)
-    merged: dict[str, Merged] = field(default_factory=dict)  # by lower-case name
-    # Equal columns by USING and NATURAL, by the position of the joined source.
-    using: dict[int, list[tuple[ColumnRef, ColumnRef]]] = field(default_factory=dict)
-    aliases: dict[str, exp.Expression] = field(default_factory=dict)
-    nested: list[Relation] = field(default_factory=list)  # queries in its expressions
-
-    def chain(self) -> Iterator[Scope]:
-        """Yield this scope and those around it, innermost first."""
-        yield self
-        yield from self.outer
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What a column reference means: a column of a source, a merged column, or an item of the SELECT list."""
-
-    source: Source | None = None
-    column: str = ""
-    merged: Merged | None = None
-    alias: exp.Expression | None = None
-
-    @property
-    def ref(self) -> ColumnRef:
-        """The column, which is no item of the SELECT list."""
-        owner = self.source or self.merged
-        assert owner is not None
-        return owner.id, self.column
-
-
-@dataclass(frozen=True)
-class Member:
-    """What a reference to a member of a struct means: the column, which the first ``parts`` of the name stand for."""
-
-    source: Source
-    column: str
-    parts: int
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A column reference that nothing in scope explains."""
-
-    node: exp.Expression
-    name: str
-    qualifier: str | None
-    candidates: tuple[str, ...]  # columns of the table that is named, or of all tables in scope
-    aliases: tuple[str, ...] = ()  # what the tables in scope are called
-    hint: str | None = None  # what is known of it, which goes before guesses
-
-
-@dataclass(eq=False)
-class Walked:
-    """What a walk found: every query of the statement, and what the columns in it mean.
-
-    Nodes are known by their ids; the statement's tree keeps them alive.
-    """
-
-    root: Relation = field(default_factory=lambda: Relation(None))
-    scopes: list[Scope] = field(default_factory=list)
-    relations: dict[int, Relation] = field(default_factory=dict)
-    expressions: list[Relation] = field(default_factory=list)  # common table expressions
-    loose: list[Relation] = field(default_factory=list)  # queries in ORDER BY and LIMIT of set operations
-    bound: dict[int, Bound] = field(default_factory=dict)
-    members: dict[int, Member] = field(default_factory=dict)  # references to members of structs that are certain
-    unknown: list[Unknown] = field(default_factory=list)
-    # Columns of known tables that are not there, beside tables that are not known.
-    missing: list[Unknown] = field(default_factory=list)
-    # Identifiers that have another name in the text that is run.
-    renamed: list[tuple[exp.Identifier, str]] = field(default_factory=list)
-
+from kartosql.sql.tree import name_parts, span_of, tokens_of
 
 Known = Mapping[str, Relation]  # common table expressions by lower-case name
 
 _LIMITS = ("limit", "offset", "sample", "fetch")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ ")
+
+# What makes an item of the SELECT list more than a value of one row that is NULL where its columns are: functions that
+# may make several rows of one, queries, and what fails or not by whether something is NULL.
+_DECISIVE: tuple[Any, ...] = (
+    *(exp.Query, exp.UDTF, exp.Anonymous, exp.Columns, exp.Lambda, exp.Case, exp.If, exp.Nvl2, exp.Connector),
+    *(exp.Filter, exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ),
+)
+_AGGREGATES = (exp.Sum, exp.Count, exp.Min, exp.Max, exp.Avg)
 
 # Expressions whose columns get names that no one writes by accident.
 _UNNAMED: tuple[Any, ...] = (
@@ -295,14 +63,37 @@ class NameBinder:
         self._expressions: list[tuple[str, Relation]] = []
         # Names of common table expressions that are used where the walk does not look.
         self._tainted: set[str] = set()
+        self._values = Values()  # what depends on that which is walked now
 
     def statement(self, tree: exp.Expression) -> None:
         """Walk a whole statement."""
         self.found.root = self._relation(tree, {}, ())
+        self._depends(self.found.root.values())
         self.found.expressions = [relation for _, relation in self._expressions]
         for name, relation in self._expressions:
             if name in self._tainted:
                 relation.barrier = "it is also used where the planner does not look"
+                self._depends(relation.values())
+        if not self.found.unknown and not self._loses_names(tree):
+            self._values.settle(self._by_node.values())
+
+    def _loses_names(self, tree: exp.Expression) -> bool:
+        """Return whether the tree may lack a column that the text names."""
+        # The parser takes a column for a constant where it expects a word, such as the unit of date_trunc.
+        lost = Counter(t.text.lower() for t in tokens_of(self._text) if t.token_type != TokenType.STRING)
+        lost -= Counter(i.name.lower() for i in tree.find_all(exp.Identifier))
+        names = ([*scope.items, *(c for s in scope.sources for c in s.columns)] for scope in self.found.scopes)
+        return any(name.lower() in lost for listed in names for name in listed)
+
+    def _depends(self, *values: Values) -> None:
+        self._values.others += values
+
+    @contextmanager
+    def _making(self, values: Values) -> Iterator[None]:
+        """Note what is used as that on which values depend."""
+        before, self._values = self._values, values
+        yield
+        self._values = before
 
     # -- queries ---------------------------------------------------------------------------
 
@@ -322,7 +113,10 @@ class NameBinder:
                 return Relation(None)
             for key in ("order", "limit", "offset"):
                 self._nested(node.args.get(key), inner, outer)
-            return self._relation(node.this, inner, outer)
+            relation = self._relation(node.this, inner, outer)
+            if node.args.get("order") is not None:
+                self._depends(relation.values())
+            return relation
         if isinstance(node, exp.SetOperation):
             inner = self._with(node, ctes, outer)
             left = self._relation(node.this, inner, outer)
@@ -330,6 +124,8 @@ class NameBinder:
             for key, value in node.args.items():
                 if key not in ("this", "expression", "with_"):
                     self._nested(value, inner, outer)
+            if not _keeps_columns_apart(node, left, right):
+                self._depends(left.values(), right.values())
             return _set_operation(node, left, right)
         if isinstance(node, exp.Select):
             return self._select(node, self._with(node, ctes, outer), outer)
@@ -348,6 +144,7 @@ class NameBinder:
             relation = self._relation(cte.this, known, outer)
             if recursive or (len(cte.args) > 2 and cte.args.get("key_expressions")):
                 relation.barrier = "it is recursive"
+                self._depends(relation.values())
             if alias.columns:
                 relation.rename([c.name for c in alias.columns])
             known[name] = relation
@@ -368,40 +165,59 @@ class NameBinder:
             if source.join is not None:
                 self._join(at, source.join, scope, ctes)
         # Items of the SELECT list can be named everywhere but in ON.
-        for e in node.expressions:
+        items = [self._values if is_decisive else Values() for is_decisive in _decisive(node)]
+        for e, values in zip(node.expressions, items, strict=True):
             if isinstance(e, exp.Alias):
                 name = e.alias.lower()
                 scope.aliases[name] = exp.Null() if name in scope.aliases else e.this
+                scope.items.setdefault(name, Values()).others.append(values)
+        for e, values in zip(node.expressions, items, strict=True):
+            self._item_of_list(e, values, ctes, scope)
         for key, value in node.args.items():
-            if key not in ("from_", "joins", "laterals", "with_"):
+            if key not in ("expressions", "from_", "joins", "laterals", "with_"):
                 self._nested(value, ctes, (scope, *outer), scope)
-        relation = Relation(self._outputs(node, scope), scope)
+        relation = Relation(self._outputs(node, scope, items), scope)
+        relation.whole.others += [*items, *(s.values() for s in scope.sources if relation.outputs is None)]
         distinct = node.args.get("distinct")
         if distinct is not None and distinct.args.get("on") is not None:
             relation.barrier = "a DISTINCT ON stands between"
         relation.keeps_duplicates = distinct is None
         return relation
 
-    def _outputs(self, node: exp.Select, scope: Scope) -> list[Output] | None:
+    def _item_of_list(self, node: exp.Expression, values: Values, ctes: Known, scope: Scope) -> None:
+        """Bind an item of the SELECT list on which nothing but ``values`` depends."""
+        around, star = (scope, *scope.outer), node.this if isinstance(node, exp.Column) else node
+        if not isinstance(star, exp.Star):
+            with self._making(values):
+                self._nested(node, ctes, around, scope)
+            return
+        # Each column of it depends on its own; columns that are left out have to be there.
+        with self._making(self._values if values is self._values else Values()):
+            self._star(node, scope)
+            self._nested([v for k, v in star.args.items() if k != "replace"], ctes, around, scope)
+        with self._making(values):
+            self._nested(star.args.get("replace"), ctes, around, scope)
+
+    def _outputs(self, node: exp.Select, scope: Scope, items: Sequence[Values]) -> list[Output] | None:
         """Return the output columns of a SELECT in order, or None where they are not known."""
         found: list[Output] = []
-        for e in node.expressions:
+        for e, values in zip(node.expressions, items, strict=True):
             if isinstance(e, exp.Alias):
-                found.append(Output(e.alias, e.alias, e.this, self._source(e.this)))
+                found.append(Output(e.alias, e.alias, e.this, self._source(e.this), values))
             elif isinstance(e, exp.Star) or (isinstance(e, exp.Column) and isinstance(e.this, exp.Star)):
-                expanded = _star(e, scope)
+                expanded = _star(e, scope, values)
                 if expanded is None:
                     return None
                 found += expanded
             elif isinstance(e, exp.Column):
                 # A bare column keeps the name that it has inside of the engine.
-                found.append(Output(e.name, self._inner_names.get(id(e), e.name), e, self._source(e)))
+                found.append(Output(e.name, self._inner_names.get(id(e), e.name), e, self._source(e), values))
             elif isinstance(e, _UNNAMED) and not isinstance(e, (exp.Dot, exp.Bracket)):
                 span = span_of(e)
                 is_made_up = span is not None and not _PLAIN.issuperset(self._text[span[0] : span[1]])
                 if not is_made_up or (e.find(exp.Columns, exp.Star) and not isinstance(e, exp.Count)):
                     return None
-                found.append(Output(None, "", e))
+                found.append(Output(None, "", e, values=values))
             else:
                 return None
         if any(o.name is None for o in found) and not all(o.name is None or _PLAIN.issuperset(o.name) for o in found):
@@ -476,12 +292,15 @@ class NameBinder:
     def _join(self, at: int, join: exp.Join, scope: Scope, ctes: Known) -> None:
         source, before = scope.sources[at], [s for s in scope.sources[:at] if not s.is_filter]
         if join.method and join.method.upper() == "NATURAL":
-            for one in (*before, source):
-                self._whole(one, one.join or join)
+            with self._making(Values()):  # they all have to be there, and those in common are compared
+                for one in (*before, source):
+                    self._whole(one, one.join or join)
             seen = {name.lower() for s in before for name in s.columns}
             for name in [c for c in source.columns if c.lower() in seen]:
+                self._depends(*(s.values(found) for s, found in _having((*before, source), name)))
                 self._merge(at, name, join, scope)
             if source.open or any(s.open for s in before):
+                self._depends(*(s.values() for s in (*before, source)))
                 scope.merged = {name: Merged(None, m.parts, m.join) for name, m in scope.merged.items()}
         for column in join.args.get("using") or ():
             hits = _having((*before, source), column.name)
@@ -489,6 +308,7 @@ class NameBinder:
                 self._refuse(column, f"USING cannot take {column.name!r}, a name that differs only in case", "Use ON.")
             for one, found in hits:
                 self._use(one, found, column)
+            self._depends_on_open(s for s in (*before, source) if s.find(column.name) is None)
             if not hits and not any(s.open for s in (*before, source)):
                 self.found.unknown.append(_unknown(column, [column.name], scope))
             self._merge(at, column.name, join, scope)
@@ -530,6 +350,8 @@ class NameBinder:
         if isinstance(value, (exp.Subquery, exp.Select, exp.SetOperation)):
             relation = self._relation(value, ctes, outer)
             (self.found.loose if scope is None else scope.nested).append(relation)
+            if not isinstance(value.parent, exp.Exists):
+                self._depends(relation.values())
             return
         if isinstance(value, exp.Lambda):
             self._lambda(value, ctes, outer, scope)
@@ -537,11 +359,20 @@ class NameBinder:
         if scope is not None and isinstance(value, exp.Column) and not value.is_star:
             self._bind(value, scope)
             return
+        if scope is not None and isinstance(value, (exp.Identifier, exp.Var)) and value.arg_key != "alias":
+            # Not a column to the parser, which it may be all the same.
+            self._depends_on_items(value.name, scope)
+            for level in scope.chain():
+                self._depends_on_open(level.sources)
+                named = [(s, c) for s in level.sources for c in s.columns if c.lower() == value.name.lower()]
+                self._depends(*(s.values(column) for s, column in named))
         if scope is not None and isinstance(value, exp.Dot) and isinstance(value.this, exp.Identifier):
             # A method call such as ``v.abs()``; an unknown name may also be that of a function's schema.
+            self._depends_on_items(value.this.name, scope)
             for level in scope.chain():
                 if self._bind_at(exp.Column(this=value.this.copy()), [value.this], [value.this.name], level):
                     break
+                self._depends_on_open(level.sources)
         if scope is not None and (value.is_star or isinstance(value, exp.Columns)):
             self._star(value, scope)
         for child in value.args.values():
@@ -555,6 +386,7 @@ class NameBinder:
                 self._bind(column, scope)
         for query in node.this.find_all(exp.Select):
             self.found.loose.append(self._relation(query, ctes, outer))
+            self._depends(self.found.loose[-1].values())
 
     # -- columns ---------------------------------------------------------------------------
 
@@ -563,6 +395,7 @@ class NameBinder:
         parts = name_parts(node)
         names = [p.name for p in parts]
         levels = list(scope.chain())
+        self._depends_on_items(names[0], scope)
         for at, level in enumerate(levels):
             if self._bind_at(node, parts, names, level):
                 if len(levels) > 1:
@@ -575,6 +408,7 @@ class NameBinder:
                 named = [s for s in level.sources if len(names) == 2 and s.is_called(names[0])]
                 if len(named) == 1 and not named[0].open:
                     self.found.missing.append(_unknown(node, names, scope))
+                self._depends_on_open(level.sources)
                 self._may_use(node, parts, names, levels[at + 1 :])
                 return
             if len(names) == 1 and names[0].lower() in level.aliases:
@@ -625,6 +459,7 @@ class NameBinder:
         self, node: exp.Column, parts: list[exp.Identifier], names: list[str], levels: Sequence[Scope]
     ) -> None:
         """Note that a reference may mean a column of one of ``levels``, without saying that it does."""
+        self._depends_on_open(s for level in levels for s in level.sources)
         for source in (s for level in levels for s in level.sources):
             for at, name in enumerate(names[:-1][:2]):
                 column = source.find(names[at + 1]) if source.is_called(name) else None
@@ -634,7 +469,7 @@ class NameBinder:
             if column is not None:
                 if source.inner(column) != column:
                     self._refuse(node, f"what {names[0]!r} means cannot be told here", "Name the table of the column.")
-                source.use(column)
+                self._depends(source.use(column))
             elif len(names) == 1 and source.is_called(names[0]):
                 self._whole(source, node)
 
@@ -642,7 +477,15 @@ class NameBinder:
         """Note that a reference needs all columns of ``source`` under the names that they have."""
         if any(name != column for column, name in source.columns.items()):
             self._refuse(node, f"{source.alias!r} has columns whose names differ only in case", "Name the columns.")
-        source.use_all()
+        self._depends(source.use())
+
+    def _depends_on_open(self, sources: Iterable[Source]) -> None:
+        """Note that a name may be that of a column which is not known."""
+        self._depends(*(s.values() for s in sources if s.open))
+
+    def _depends_on_items(self, name: str, scope: Scope) -> None:
+        """Note that a name may be that of an item of a SELECT list."""
+        self._depends(*(level.items[name.lower()] for level in scope.chain() if name.lower() in level.items))
 
     def _refuse(self, node: exp.Expression, reason: str, hint: str) -> NoReturn:
         raise SqlError(f"{reason[0].upper()}{reason[1:]}.", code="ambiguous-name", hint=hint, span=span_of(node))
@@ -654,7 +497,7 @@ class NameBinder:
             self.found.renamed.append((identifier, inner))
             if node is not None:
                 self._inner_names[id(node)] = inner
-        source.use(column)
+        self._depends(source.use(column))
         if node is not None:
             self.found.bound[id(node)] = Bound(source, column)
 
@@ -663,14 +506,14 @@ class NameBinder:
         if isinstance(node, exp.Columns):
             for source in scope.sources:
                 self._whole(source, node)
-        if isinstance(node, exp.Count) or (isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)):
-            return
+        if isinstance(node, exp.Star) and isinstance(node.parent, (exp.Count, exp.Column)):
+            return  # it counts rows, or is the star of a table, which is met before
         qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
         hit = False
         for source in scope.sources:
             if qualifier is None or source.is_called(qualifier.name):
                 hit = True
-                source.use_all()
+                self._depends(source.use())
         if not hit and qualifier is not None and not any(s.find(qualifier.name) for s in scope.sources):
             self.found.unknown.append(_unknown(node, [qualifier.name, "*"], scope))
 
@@ -686,10 +529,9 @@ class NameBinder:
         for column in node.find_all(exp.Column) if sources else ():
             names = [p.name for p in name_parts(column)]
             for source in sources:
-                for found in filter(None, map(source.find, names)):
-                    source.use(found)
-                if any(map(source.is_called, names)):
-                    source.use_all()
+                self._depends(*(source.use(found) for found in filter(None, map(source.find, names))))
+                if source.open or any(map(source.is_called, names)):
+                    self._depends(source.use())
 
 
 def _of_occurrence(occurrence: Occurrence, names: list[str], place: Callable[..., Source]) -> Source:
@@ -711,6 +553,9 @@ def _set_operation(node: exp.SetOperation, left: Relation, right: Relation) -> R
     outputs = None
     if left.outputs is not None:
         outputs = [Output(o.name, o.inner) for o in left.outputs]
+        if _keeps_columns_apart(node, left, right):
+            for output, *sides in zip(outputs, left.outputs, right.outputs or (), strict=True):
+                output.values.others += [o.values for o in sides]
     relation = Relation(outputs, branches=(left, right))
     relation.keeps_duplicates = isinstance(node, exp.Union) and not node.args.get("distinct")
     if node.args.get("by_name"):
@@ -719,6 +564,37 @@ def _set_operation(node: exp.SetOperation, left: Relation, right: Relation) -> R
     elif right.outputs is None or left.outputs is None or len(left.outputs) != len(right.outputs):
         relation.barrier = "the columns of a set operation are not known"
     return relation
+
+
+def _keeps_columns_apart(node: exp.SetOperation, left: Relation, right: Relation) -> bool:
+    """Return whether a column of a set operation is that of one query or that of the other, whatever else they have."""
+    if not isinstance(node, exp.Union) or any(map(node.args.get, ("distinct", "by_name", "order"))):
+        return False
+    return left.outputs is not None and right.outputs is not None and len(left.outputs) == len(right.outputs)
+
+
+def _decisive(select: exp.Select) -> list[bool]:
+    """Return for each item of a SELECT list whether rows of the result depend on it, or their order."""
+    group, order = select.args.get("group"), select.args.get("order")
+    if select.args.get("distinct") is not None:
+        return [True] * len(select.expressions)
+    # Keys may be positions, ALL and others that are no names of columns.
+    if order is not None and not all(_is_named(o.this) for o in order.expressions):
+        return [True] * len(select.expressions)
+    sets = group is not None and any(v for k, v in group.args.items() if k not in ("expressions", "all"))
+    by_items = group is not None and (group.args.get("all") or not all(map(_is_named, group.expressions)))
+    found = []
+    for e in select.expressions:
+        is_key = sets or (by_items and (e.find(*_AGGREGATES) is None or e.find(exp.Window) is not None))
+        values = (value for given in e.find_all(exp.Coalesce) for value in given.expressions)
+        is_odd = any(not isinstance(v, (exp.Column, exp.Literal, exp.Null)) for v in values)
+        found.append(bool(is_key or is_odd or e.find(*_DECISIVE) is not None))
+    return found
+
+
+def _is_named(key: exp.Expression) -> bool:
+    """Return whether a key of GROUP BY or ORDER BY is an expression over columns by their names."""
+    return key.find(exp.Column) is not None and key.find(exp.Columns, exp.Star) is None and key.name.upper() != "ALL"
 
 
 def _having(sources: Iterable[Source], name: str) -> list[tuple[Source, str]]:
@@ -750,7 +626,7 @@ def _has_fields(source: Source, column: str) -> bool:
     return bool(pa.types.is_nested(type_) or pa.types.is_null(type_))
 
 
-def _star(node: exp.Expression, scope: Scope) -> list[Output] | None:
+def _star(node: exp.Expression, scope: Scope, replaced: Values) -> list[Output] | None:
     star = node.this if isinstance(node, exp.Column) else node
     sources = [s for s in scope.sources if not s.is_filter]
     qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
@@ -766,15 +642,15 @@ def _star(node: exp.Expression, scope: Scope) -> list[Output] | None:
         for column, inner in source.columns.items():
             one = scope.merged.get(column.lower()) if qualifier is None else None
             if one is None:
-                found.append(Output(column, inner, None, (source.id, column)))
+                found.append(Output(column, inner, None, (source.id, column), source.values(column)))
             elif column.lower() not in merged:
-                merged.add(column.lower())
+                merged.add(column.lower())  # rows depend on it, too
                 found.append(Output(column, inner, None, one.owner.ref if one.owner else None))
-    return _modified(found, star)
+    return _modified(found, star, replaced)
 
 
-def _modified(found: list[Output], star: exp.Expression) -> list[Output] | None:
-    """Apply EXCLUDE, REPLACE and RENAME."""
+def _modified(found: list[Output], star: exp.Expression, values: Values) -> list[Output] | None:
+    """Apply EXCLUDE, REPLACE, whose expressions depend on ``values``, and RENAME."""
     if any(value for key, value in star.args.items() if key not in ("except_", "replace", "rename")):
         return None
     dropped = {e.name.lower() for e in star.args.get("except_") or ()}
@@ -782,14 +658,16 @@ def _modified(found: list[Output], star: exp.Expression) -> list[Output] | None:
     renamed = {e.this.name.lower(): e.alias for e in star.args.get("rename") or () if isinstance(e, exp.Alias)}
     if any(isinstance(e, exp.Column) and e.args.get("table") for e in star.args.get("except_") or ()):
         return None
+    if dropped | replaced.keys() | renamed.keys() and len({(o.name or "").lower() for o in found}) < len(found):
+        return None  # which of several is meant is not known
     result = []
     for output in found:
         lower = (output.name or "").lower()
         if lower in dropped:
             continue
         if lower in replaced:
-            output = Output(output.name, output.inner, replaced[lower])
+            output = Output(output.name, output.inner, replaced[lower], values=values)
         elif lower in renamed:
-            output = Output(renamed[lower], renamed[lower], output.value, output.source)
+            output = Output(renamed[lower], renamed[lower], output.value, output.source, output.values)
         result.append(output)
     return result

@@ -21,10 +21,10 @@ from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import MAX_PROBES, Cells, Evaluator, RowSelection, is_exact
 from kartosql.plan.extract import Extractor, rejects_null
 from kartosql.plan.limits import push_down_limits
-from kartosql.plan.names import Occurrence
 from kartosql.plan.overlays import Overlays
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scan import Alternative, OccurrenceScan, PartScan, PhaseClock, Scan, Step
+from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import Condition, Group, is_evaluable, joined, parameters_for
 from kartosql.tables.table import Changelog, Overlay, Part
 
@@ -330,7 +330,7 @@ class OccurrencePruner:
 
     def scan(self, reason: str | None, *, trace: bool) -> OccurrenceScan:
         """Return what the occurrence has to read, with the ``reason`` why all files are kept."""
-        used = self._occurrence.columns
+        used = self._occurrence.read
         parts = [p for p in self._occurrence.source.parts if self._is_needed(p, used)]
         eliminated = tuple(p.name for p in self._occurrence.source.parts if p not in parts)
         drafts = [self._draft(part, seed=at == 0) for at, part in enumerate(parts)]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kartosql.errors import Span
 from kartosql.plan import operators
-from kartosql.plan.names import Occurrence
 from kartosql.plan.operators import Operator
+from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import Condition
 from kartosql.tables.table import Changelog, Deletes, Part
 from kartosql.text import markup

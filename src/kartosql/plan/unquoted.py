@@ -7,8 +7,8 @@ from dataclasses import replace
 from kartosql.indexes.index import Subject
 from kartosql.plan.bind import compared_with
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.names import Unknown, Walked
 from kartosql.plan.prune import FileFilter
+from kartosql.plan.scopes import Unknown, Walked
 from kartosql.predicate.tree import Opaque
 from kartosql.text.constants import literal
 

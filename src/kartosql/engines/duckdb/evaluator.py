@@ -22,8 +22,8 @@ from kartosql.engines.duckdb.types import TIMESTAMPS, sql_of, sql_type
 from kartosql.errors import FormatError, Span, StoreError
 from kartosql.indexes.index import Candidates, Files, ValueCondition
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
-from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
+from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import (
     Comparison,
     Condition,

@@ -19,8 +19,8 @@ from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.partition_table import Variant, tag_of
 from kartosql.parquet import DAMAGE
-from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan
+from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import Condition
 from kartosql.tables.table import FileTable, Table, shown_data
 from kartosql.text.constants import literal, quote
@@ -128,11 +128,11 @@ class Relations(RelationBuilder[str]):
 
         With ``compares`` files of several datasets may be compared first, to join them by position.
         """
-        source, used = scan.occurrence.source, scan.occurrence.columns
+        source, used, read = scan.occurrence.source, scan.occurrence.columns, scan.occurrence.read
         available = {c for p in scan.parts for c in p.part.columns}
         # What no part of the statement names costs time in each binding, and some types cannot be read.
         named = source.columns if used is None else [c for c in source.columns if c in used]
-        columns = [c for c in named if c in available]
+        columns = [c for c in named if c in available or (read is not None and c not in read)]
         refused = self._refused(source, columns, used)
         if scan.is_empty:
             return self.empty(source, columns)

@@ -53,11 +53,11 @@ def check_types(scan: OccurrenceScan) -> None:
 
 def _columns(scan: OccurrenceScan, left_out: set[str] | None = None) -> list[str]:
     """Return the columns that are read; those of types that Spark does not have are an error, or ``left_out``."""
-    source, used = scan.occurrence.source, scan.occurrence.columns
+    source, used, read = scan.occurrence.source, scan.occurrence.columns, scan.occurrence.read
     available = {c for p in scan.parts for c in p.part.columns}
     found = []
-    for column in source.columns:
-        if column not in available or (used is not None and column not in used):
+    for column in source.columns if used is None else filter(used.__contains__, source.columns):
+        if column not in available and (read is None or column in read):
             continue
         try:
             stored_type(source.columns[column])
