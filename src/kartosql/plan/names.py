@@ -74,8 +74,10 @@ class NameBinder:
             if name in self._tainted:
                 relation.barrier = "it is also used where the planner does not look"
                 self._depends(relation.values())
-        if not self.found.unknown and not self._loses_names(tree):
-            self._values.settle(self._by_node.values())
+        occurrences = self._by_node.values()
+        if not self.found.unknown and self._values.settle(occurrences) and self._loses_names(tree):
+            for occurrence in occurrences:
+                occurrence.needed = None
 
     def _loses_names(self, tree: exp.Expression) -> bool:
         """Return whether the tree may lack a column that the text names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -59,8 +59,8 @@ class Values:
     columns: list[tuple[Occurrence, str | None]] = field(default_factory=list)
     others: list[Values] = field(default_factory=list)
 
-    def settle(self, occurrences: Iterable[Occurrence]) -> None:
-        """Note of each occurrence which columns the values depend on."""
+    def settle(self, occurrences: Collection[Occurrence]) -> bool:
+        """Note of each occurrence which columns the values depend on, and return whether some are not needed."""
         needed: dict[Occurrence, set[str | None]] = {o: set() for o in occurrences}
         stack, seen = [self], {id(self)}
         while stack:
@@ -75,7 +75,8 @@ class Values:
             # What has its type from files alone is not NULL of that type without them.
             shown = types if occurrence.all_used else occurrence.used
             known = {c for c in columns if c is not None} | {c for c in shown if pa.types.is_null(types[c])}
-            occurrence.needed = None if None in columns or len(known) == len(types) else known
+            occurrence.needed = None if None in columns or known.issuperset(shown) else known
+        return any(o.needed is not None for o in occurrences)
 
 
 @dataclass(eq=False)
