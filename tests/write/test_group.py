@@ -20,7 +20,7 @@ from test_crashes import check_indices
 import kartosql
 from kartosql.errors import KartosqlWarning
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.store import Store, offers, turns
+from kartosql.store import OutcomeUnknown, Store, offers, turns
 from kartosql.write import commit, datasets
 from kartosql.write.operation import Operation
 
@@ -189,6 +189,29 @@ def test_a_writer_who_hangs_with_appends_of_others_does_not_commit_them_again(pl
         own = append(store, OWN)
     assert sorted([own["sequence"], *(one["sequence"] for one in found)]) == [2, 3, 4, 5]
     check_all(place, [0, OWN, *WAITING])
+
+
+def test_a_put_for_one_that_happened_behind_a_lost_one_for_all_counts_for_its_writer_alone(place, folders, monkeypatch):
+    plain, found, calls = commit.swap, [], []
+
+    def swap(store, document, head):
+        calls.append(document)
+        if len(calls) == 1:
+            raise OutcomeUnknown("it did not happen")
+        done = plain(store, document, head)
+        if len(calls) == 2:
+            raise OutcomeUnknown("it happened")
+        return done
+
+    monkeypatch.setattr(commit, "swap", swap)
+    with waiting(place, folders, found):
+        own = append(Store(place), OWN)
+        assert own["sequence"] == 2
+        assert len(calls) == 2
+    assert sorted(one["sequence"] for one in found) == [3, 4, 5]
+    check_all(place, [0, OWN, *WAITING])
+    with kartosql.connect(place) as con:
+        assert con.sql("SELECT i FROM d AT (VERSION => 2)").rows() == [(0,), (OWN,)]
 
 
 def test_an_append_is_committed_by_itself_if_it_is_unlike_the_other(place, folders, monkeypatch):
