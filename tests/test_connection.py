@@ -83,6 +83,28 @@ def test_an_empty_store(tmp_path):
     assert e.value.hint == "The store holds no datasets."
 
 
+def test_an_unknown_table_in_a_store_that_is_not_there_yet(tmp_path):
+    with kartosql.connect(tmp_path / "new", read_only=False) as connection, pytest.raises(SqlError) as e:
+        connection.sql("SELECT * FROM c")
+    assert e.value.hint == f"There is no '{tmp_path}/new' yet; the first write makes it."
+
+
+@pytest.mark.parametrize("data", [pa.table({"a": [1]}), {"a": [1]}, [{"a": 1}]], ids=["arrow", "lists", "rows"])
+def test_an_unknown_table_that_is_a_variable_is_to_be_registered(connection, data):
+    for run in (connection.sql, connection.explain):
+        with pytest.raises(SqlError) as e:
+            run("SELECT * FROM data")
+        assert e.value.hint == "con.register('data', data) makes a table of the variable."
+
+
+@pytest.mark.parametrize("name", ["kartosql", "connection", "number", "nowhere"])
+def test_other_variables_are_no_tables(connection, name):
+    number = 3
+    with pytest.raises(SqlError) as e:
+        connection.sql(f"SELECT {number} FROM {name}")
+    assert e.value.hint == "SHOW TABLES lists what the store holds."
+
+
 def test_cubes_and_datasets(connection):
     (cube,) = connection.cubes().values()
     assert cube == CUBE

@@ -288,3 +288,19 @@ def test_a_named_parameter_behind_a_dollar_is_a_syntax_error():
     with pytest.raises(SqlError) as caught:
         parse("SELECT 1; $:a, :b")
     assert caught.value.code == "syntax-error"
+
+
+@pytest.mark.parametrize("text", ["a = %s", "a IN (1, %s)", "a LIKE %(x)s", "a BETWEEN 1 AND %d", "a > 1 LIMIT %s"])
+@pytest.mark.parametrize("begin", ["SELECT * FROM t WHERE ", "EXPLAIN SELECT * FROM t WHERE ", "DELETE FROM t WHERE "])
+def test_the_marks_of_other_drivers_are_no_parameters(begin, text):
+    with pytest.raises(SqlError) as caught:
+        parse(begin + text)
+    error = caught.value
+    assert error.code == "invalid-parameters"
+    assert error.sql[slice(*error.span)] in ("%s", "%d", "%(x)s")
+    assert error.hint == "Write ? and hand over a list, or $name and a dictionary."
+
+
+@pytest.mark.parametrize("text", ["a %s", "3 %s", "(a) %s", "a[1] %d", "'%s'", "CASE WHEN a THEN 1 END %s", '"="%s'])
+def test_a_remainder_is_no_mark(text):
+    assert isinstance(parse(f"SELECT {text} FROM t"), Select)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from itertools import pairwise
 
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
@@ -23,6 +25,13 @@ _OPERANDS = (
     *(TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING, TokenType.NUMBER),
     *(TokenType.R_PAREN, TokenType.L_BRACKET, TokenType.R_BRACKET),
 )
+# Behind these comes an operand, so that % begins one: the mark of other drivers for a value, which is no SQL.
+_EXPECTING = {
+    *(TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE, TokenType.LIKE),
+    *(TokenType.ILIKE, TokenType.IN, TokenType.BETWEEN, TokenType.AND, TokenType.OR, TokenType.L_PAREN),
+    *(TokenType.COMMA, TokenType.PLUS, TokenType.DASH, TokenType.LIMIT, TokenType.OFFSET, TokenType.SELECT),
+}
+_MARK = re.compile(r"%(\(\w+\))?[sdf]\b")
 _OTHER_WORDS = ("SHOW", "DESCRIBE", "DESC", "SET", "RESET", "ATTACH", "DETACH")
 
 
@@ -82,6 +91,8 @@ def parse(text: str) -> Statement:
     named = _named_parameters(text, tokens)
     if named != text:
         text, tokens = named, tokenize(named)
+    if "%" in text:
+        _check_marks(text, tokens)
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:
@@ -117,6 +128,17 @@ def _named_parameters(text: str, tokens: list[Token]) -> str:
         ):
             found.append(((colon.start, name.start), "$"))
     return edited(text, found)
+
+
+def _check_marks(text: str, tokens: list[Token]) -> None:
+    """Raise ``invalid-parameters`` for ``%s`` and ``%(name)s`` where a value is expected."""
+    for before, token in pairwise(tokens):
+        if token.token_type == TokenType.MOD and before.token_type in _EXPECTING:
+            mark = _MARK.match(text, token.start)
+            if mark is not None:
+                hint = "Write ? and hand over a list, or $name and a dictionary."
+                message = f"{mark[0]} is no parameter here."
+                raise SqlError(message, code="invalid-parameters", hint=hint, span=mark.span(), sql=text)
 
 
 class _StatementCursor(TokenCursor):

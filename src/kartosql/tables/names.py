@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
 from typing import Protocol, cast
 
 from kartosql.errors import Span, SqlError, closest
@@ -219,7 +222,15 @@ class Tables:
         known = self.names()
         if close := similar(name, known):
             return f"Did you mean {close}?"
-        return "SHOW TABLES lists what the store holds." if known else "The store holds no datasets."
+        if _is_variable(name):
+            return f"con.register({name!r}, {name}) makes a table of the variable."
+        if known:
+            return "SHOW TABLES lists what the store holds."
+        store = self.snapshot.store
+        is_there = not store.is_local or os.path.isdir(store.root or "/")
+        return (
+            "The store holds no datasets." if is_there else f"There is no {store.root!r} yet; the first write makes it."
+        )
 
     def _two(self, first: str, second: str) -> Table:
         kind, found = self._match(first)
@@ -248,6 +259,15 @@ def _hint_for_file(name: str) -> str | None:
     type_ = "csv" if match["csv"] else "parquet"
     attach = f"ATTACH {literal(name)} AS x (TYPE {type_})"
     return f"SHOW TABLES lists the tables. Files become one by {attach}, then SELECT * FROM x."
+
+
+def _is_variable(name: str) -> bool:
+    """Return whether a variable of the code that called kartosql has data of a kind that can be registered."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("kartosql", "contextlib"):
+        frame = frame.f_back
+    value = None if frame is None else frame.f_locals.get(name, frame.f_globals.get(name))
+    return isinstance(value, list | dict) or hasattr(type(value), "__arrow_c_stream__")
 
 
 def no_versions(name: str, hint: str = "AT (...) works for datasets, cubes and ODF datasets.") -> SqlError:

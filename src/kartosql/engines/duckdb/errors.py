@@ -34,6 +34,7 @@ _BITS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128
 _INTEGERS = {f"{sign}INT{bits}": f"{sign}{name}" for bits, name in _BITS.items() for sign in ("", "U")}
 _PHYSICAL = re.compile(r"'[^']*'|\bU?INT\d+\b")  # how DuckDB's casts name integers; a value in quotes stays
 MAX_SIGNATURES = 4
+_OF_COLUMN = re.compile(r"string .* to (\w*INT\w*|DECIMAL\S*|DOUBLE|FLOAT) when casting from source column (.+)")
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
 
 
@@ -91,11 +92,19 @@ def translate(
             error_of_file.code = "schema-mismatch"
         return error_of_file
     if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)):
+        message, span = _PHYSICAL.sub(lambda name: _INTEGERS.get(name[0], name[0]), message), _place(raw, sql, edits)
         if isinstance(error, duckdb.ConversionException) and hint is None:
-            hint = "TRY_CAST gives NULL where a value does not fit."
-        message = _PHYSICAL.sub(lambda name: _INTEGERS.get(name[0], name[0]), message)
-        return ExecutionError(message, code="invalid-value", hint=hint, sql=sql, span=_place(raw, sql, edits))
+            hint = _compared(message, sql, span) or "TRY_CAST gives NULL where a value does not fit."
+        return ExecutionError(message, code="invalid-value", hint=hint, sql=sql, span=span)
     return ExecutionError(message or type(error).__name__, hint=hint)
+
+
+def _compared(message: str, sql: str, span: Span | None) -> str | None:
+    """Return what to write where a column of texts is compared with a number: the place is that of the column."""
+    match, shown = _OF_COLUMN.search(message), "" if span is None else sql[slice(*span)]
+    if match is None or shown.rpartition(".")[2].strip('"').lower() != match[2].lower():
+        return None
+    return f"{shown} holds text: write the number in quotes, as in {shown} = '1', or TRY_CAST({shown} AS {match[1]})."
 
 
 def _stopped(raw: str) -> KartosqlError:
@@ -143,6 +152,8 @@ def _bind_error(message: str, raw: str, hint: str | None, sql: str, edits: Seque
     elif "No function matches" in raw or "Could not choose a best candidate" in raw:
         message = message.replace(" You might need to add explicit type casts.", "")
         hint = _signatures(raw)
+    elif hint is None and "VARCHAR" in message and message.endswith("an explicit cast is required"):
+        hint = "Write numbers that are compared with text in quotes, or cast one side."
     return SqlError(message, code=code, hint=hint, sql=sql, span=span)
 
 
