@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import warnings
 
 import pyarrow.parquet as pq
@@ -96,7 +97,10 @@ def test_errors_point_into_the_script(run, cube):
     assert lines[lines.index("LINE 4:   nope, nada FROM c") + 1].strip() == "^^^^"
     assert found.err.count("LINE 4") == 2
     assert lines[-2].startswith("hint: ")
-    assert lines[-1] == "see: docs/errors.md#unknown-column"
+    assert lines[-1] == 'see: kartosql . -c ".help unknown-column"'
+    told = run(*shlex.split(lines[-1])[2:])
+    assert (told.code, told.out.splitlines()[0]) == (0, "unknown-column")
+    assert "`DESCRIBE`\nlists the columns." in told.out
 
 
 def test_parameters_by_number_and_name(run, cube):

@@ -65,8 +65,8 @@ def traced(error: Exception) -> list[str]:
     return ["".join(traceback.format_exception(error)).rstrip()] if is_shown else []
 
 
-def described(error: Exception, columns: int = 140) -> list[str]:
-    """Return what an error says: its code and message, places in the text, notes, and the hint."""
+def described(error: Exception, columns: int = 140, more: str = 'kartosql . -c ".help {}"') -> list[str]:
+    """Return what an error says: its code and message, places in the text, notes, the hint, and what tells more."""
     if not isinstance(error, KartosqlError):
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return [f"error[internal]: {what} (a bug of kartosql: please report it with what --debug shows)"]
@@ -75,7 +75,7 @@ def described(error: Exception, columns: int = 140) -> list[str]:
     lines += getattr(error, "__notes__", [])
     if error.hint:
         lines.append(f"hint: {error.hint}")
-    lines.append(f"see: {error.docs}")
+    lines.append(f"see: {more.format(error.code)}")
     return lines
 
 

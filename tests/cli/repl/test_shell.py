@@ -100,7 +100,7 @@ def test_errors_show_the_place_in_the_text(shell):
         "LINE 2:   contry from sales",
         "          ^^^^^^",
         "hint: Did you mean country?",
-        "see: docs/errors.md#unknown-column",
+        "see: .help unknown-column",
     ]
 
 

@@ -101,7 +101,7 @@ class Shell:
             error = translated(e)
             for text in traced(error):
                 self.screen.say(text)
-            first, *others = described(error, self.screen.columns if self.screen.is_terminal else 140)
+            first, *others = described(error, self.screen.columns if self.screen.is_terminal else 140, ".help {}")
             self.screen.say(first, "error")
             for line in others:
                 self.screen.say(line, "hint" if line.startswith("hint: ") else "")
