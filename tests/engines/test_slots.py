@@ -72,6 +72,19 @@ def test_one_engine_answers_for_all_files(connection):
     assert _kept(connection) is kept
 
 
+def test_changes_in_between_leave_the_engine_in_use(place, monkeypatch):
+    monkeypatch.setattr(small_reads, "MAX_FILES", 0)
+    with kartosql.connect(place) as connection:
+        connection.sql("DELETE FROM t WHERE i = 0")
+        connection.sql("DELETE FROM t WHERE i = 1")
+        kept = _kept(connection)
+        for i in range(2, 9):
+            assert connection.sql(f"SELECT v FROM t WHERE i = {i}").rows() == [(1000 + i,)]
+            connection.sql(f"DELETE FROM t WHERE i = {i}")
+            assert connection.sql(f"SELECT p, v FROM t WHERE i = {i + COUNT}").rows() == [(i, 1000 + i + COUNT)]
+            assert _kept(connection) is kept
+
+
 def test_more_files_than_slots_are_read_by_another_engine(connection):
     for first in range(0, 40, 3):
         for count in (2, 5, 6, 20):

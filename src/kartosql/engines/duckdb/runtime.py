@@ -274,7 +274,8 @@ class Engines:
     idle: list[Instance] = field(default_factory=list)
     footers: Footers = field(default_factory=Footers)
     alignments: Alignments = field(default_factory=Alignments)
-    misses: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)  # what they cost, in files to allow
+    # What statements over tables cost, in files to allow, and the present state of these tables.
+    misses: dict[frozenset[tuple[str, str]], tuple[int, list[weakref.ref[FileTable]]]] = field(default_factory=dict)
     are_calm: bool = False  # whether nobody used them since they were shrunk
 
     def shrink(self, most: int) -> None:
@@ -489,24 +490,35 @@ class Runtime:
             return False
         if sum(n or 0 for n in sizes) > SLOT_BYTES or not all(t.has_footers for t in tables):
             return False
-        count, name = sum(len(t.files) for t in tables), _names(tables)
+        count = sum(len(t.files) for t in tables)
         with self._guard:
-            spent = self._misses.get(name, 0)
-            if not spent or spent >= count <= MAX_ALLOWED:
+            spent = self._spent(tables)
+            # After a commit, an instance for all files of the state before is of no use any more.
+            if spent is None and _names(tables) not in self._misses:
                 return False
-            self._misses[name] = spent + FILES_PER_SLOTS
+            if spent is not None and (not spent or spent >= count <= MAX_ALLOWED):
+                return False
+            self._spend(tables, (spent or 0) + FILES_PER_SLOTS)
         return True
+
+    def _spent(self, tables: Sequence[FileTable]) -> int | None:
+        """Return what statements over tables as they are cost, None if none came."""
+        spent, known = self._misses.get(_names(tables), (0, []))
+        is_same = {id(r()) for r in known} == {id(t) for t in tables}
+        return spent if is_same and known else None
+
+    def _spend(self, tables: Sequence[FileTable], spent: int) -> None:
+        self._misses[_names(tables)] = spent, [weakref.ref(t) for t in tables]
 
     def _is_worth(self, tables: Sequence[FileTable]) -> bool:
         """Return whether enough statements over ``tables`` came to allow an instance all of their files."""
         count = sum(len(t.files) for t in tables)
         if not tables or count > MAX_ALLOWED:
             return False
-        name = _names(tables)
         with self._guard:
-            spent = self._misses.get(name, 0)
+            spent = self._spent(tables) or 0
             worth = spent >= count and spent > 0
-            self._misses[name] = 0 if worth else spent + FILES_PER_MISS
+            self._spend(tables, 0 if worth else spent + FILES_PER_MISS)
         return worth
 
     def _give_back(self, instance: Instance, reusable: bool) -> None:
