@@ -36,18 +36,18 @@ def test_info_prints_columns_and_metadata_of_each_dataset(run, store):
         "Infos",
         "UUID Prefix:        c",
         "Dimension Columns:",
-        "  - x: int64",
+        "  - x: BIGINT",
         "Partition Columns:",
-        "  - p: int64",
+        "  - p: BIGINT",
         "Index Columns:",
-        "  - i: int64",
+        "  - i: BIGINT",
         "Seed Dataset:      seed",
     ]
-    assert lines[9:15] == ["", "Dataset: enrich", "Partition Keys:", "  - p: int64", "Partitions: 1", "Metadata:"]
+    assert lines[9:15] == ["", "Dataset: enrich", "Partition Keys:", "  - p: BIGINT", "Partitions: 1", "Metadata:"]
     assert '    "ktk_cube_is_seed": false,' in lines
     assert '    "origin": "é"' in lines
     assert "kartosql" not in found.out
-    assert lines[-5:] == ["Dimension Columns:", "  - x: int64", "Payload Columns:", "  - w: double", ""]
+    assert lines[-5:] == ["Dimension Columns:", "  - x: BIGINT", "Payload Columns:", "  - w: DOUBLE", ""]
 
 
 def test_stats_prints_each_dataset_and_totals(run, store):

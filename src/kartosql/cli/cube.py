@@ -19,6 +19,7 @@ from kartosql.formats.kartothek.snapshot import unknown_cube
 from kartosql.render.formats import write_stream
 from kartosql.result import Query
 from kartosql.text.escape import escaped_lines
+from kartosql.text.types import type_name
 
 _GENERAL = ("help", "storage_option", "set", "timeout", "debug")  # what every command shows of the general options
 _PATTERNS = "names of datasets with commas between, wildcards allowed"
@@ -175,9 +176,9 @@ def info_of(connection: Connection, name: tuple[str, ...], datasets: Iterable[st
 
 
 def _columns(title: str, columns: Iterable[str], types: Any) -> Iterator[str]:
-    yield title  # with types of Arrow, as the original writes them
+    yield title
     for column in columns:
-        yield f"  - {column}: {types.get(column, 'unknown')}"
+        yield f"  - {column}: {type_name(types[column]) if column in types else 'unknown'}"
 
 
 def _info(connection: Connection, asked: Asked) -> Iterator[str]:

@@ -237,10 +237,10 @@ def test_info_tells_what_a_cube_is(shell):
     found = shell(".info")
     for part in (
         "UUID Prefix:        sales",
-        "  - shop: int64",
-        "  - product: string",
+        "  - shop: BIGINT",
+        "  - product: VARCHAR",
         "Dataset: weather",
-        "  - rain: double",
+        "  - rain: DOUBLE",
     ):
         assert part in found
     assert "is no cube" in shell(".info shops")
