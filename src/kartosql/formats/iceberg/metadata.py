@@ -26,13 +26,23 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from kartosql.errors import FormatError, KartosqlError, SqlError, first_line, reraise
-from kartosql.formats.iceberg.avro import records
+from kartosql.formats.iceberg.avro import Records
 
 HINT = "version-hint.text"
 MAX_BYTES = 1 << 30  # of a metadata file, once it is no longer compressed
 NEWEST_FORMAT = 3
 _NAME = re.compile(r"v?(\d{1,18})(?:-[^/]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _REFERENCED, _OFFSET, _SIZE = 17, 18, 19  # fields of a file in format version 3, which pyiceberg does not name
+_MANIFESTS = Records(
+    MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+    {-1: ManifestFile, 508: PartitionFieldSummary},
+    {517: ManifestContent},
+)
+_ENTRIES = Records(
+    MANIFEST_ENTRY_SCHEMAS[NEWEST_FORMAT],
+    {-1: ManifestEntry, 2: DataFile},
+    {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+)
 
 Read = Callable[..., bytes]  # of a path that metadata name, or of a range of it
 
@@ -141,8 +151,7 @@ def manifests_of(snapshot: Snapshot, read: Read) -> list[ManifestFile]:
     """Return the manifests of a snapshot; raises ``unsupported-feature`` for encrypted ones."""
     name = snapshot.manifest_list
     with decoding(name):
-        types, enums = {-1: ManifestFile, 508: PartitionFieldSummary}, {517: ManifestContent}
-        found = list(records(read(name), MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION], types, enums))
+        found = list(_MANIFESTS(read(name)))
         if any(manifest.key_metadata for manifest in found):
             raise unsupported(name, "an encrypted manifest")
         return found
@@ -155,10 +164,7 @@ def entries_of(manifest: ManifestFile, read: Read) -> list[ManifestEntry]:
     """
     name = manifest.manifest_path
     with decoding(name):
-        types = {-1: ManifestEntry, 2: DataFile}
-        enums = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
-        listed = records(read(name), MANIFEST_ENTRY_SCHEMAS[NEWEST_FORMAT], types, enums)
-        found = [entry for entry in listed if entry.status != ManifestEntryStatus.DELETED]
+        found = [entry for entry in _ENTRIES(read(name)) if entry.status != ManifestEntryStatus.DELETED]
         for entry in found:
             file = entry.data_file
             if entry.sequence_number is None:
