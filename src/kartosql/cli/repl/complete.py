@@ -101,7 +101,10 @@ _WINDOW: dict[str, tuple[str, ...]] = {
 _SORTING = ("ORDER", "GROUP", "HAVING", "QUALIFY")  # clauses that see the outputs of their SELECT
 _CLAUSES = words("SELECT FROM WHERE GROUP HAVING ORDER QUALIFY LIMIT ON USING JOIN SET VALUES")
 _ENDS = words("UNION INTERSECT EXCEPT", " ".join(_CLAUSES))  # of the outputs of a SELECT
-_NO_ALIAS = words("ON USING WHERE GROUP ORDER JOIN LEFT RIGHT FULL INNER CROSS HAVING LIMIT")
+_NO_ALIAS = words(
+    "ON USING WHERE GROUP ORDER JOIN LEFT RIGHT FULL INNER CROSS HAVING LIMIT SET VALUES DATASETS PARTITION"
+)
+_TARGETS = (("UPDATE", "UPDATE"), ("MERGE", "USING"))  # first words of statements, and theirs in front of a table
 
 
 def _first(piece: Lexeme) -> str:
@@ -142,6 +145,12 @@ class _Context:
 
     def word(self, count: int = 1) -> str:
         return self.before[-count].word if len(self.before) >= count else ""
+
+    def is_before_table(self, count: int = 1) -> bool:
+        """Return whether a table stands behind the piece that is so many back."""
+        word = self.word(count)
+        is_in_list = word == "," and self.clause == "FROM"
+        return word in TABLES_AFTER or is_in_list or (self.first, word) in _TARGETS
 
     @property
     def is_in_window(self) -> bool:
@@ -227,11 +236,11 @@ def _groups(pieces: Sequence[Lexeme], at: int) -> tuple[list[tuple[int, ...]], t
 
 
 def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> Iterator[_Ref]:
-    """Yield the tables behind FROM, JOIN and the commas between them."""
+    """Yield the tables behind FROM, JOIN and the commas between them, and those that a statement changes."""
     lists: set[int] = set()  # groups that are in a FROM
     for i, piece in enumerate(pieces):
         word, group = _first(piece), groups[i][-1]
-        if word in ("FROM", "JOIN", "INTO"):
+        if word in ("FROM", "JOIN", "INTO", "OVERWRITE") or (pieces[0].word, word) in _TARGETS:
             lists.add(group)
         elif word in _CLAUSES and word not in ("ON", "USING"):
             lists.discard(group)
@@ -254,7 +263,7 @@ def _derived(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]], i: int
 
 def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> _Ref | None:
     name, at = "", pieces[i].start if i < len(pieces) else 0
-    while i < len(pieces) and (pieces[i].kind in ("name", "quoted") or (not name and pieces[i].kind == "keyword")):
+    while i < len(pieces) and pieces[i].kind in ("name", "quoted", "keyword"):
         if not name and pieces[i].word in (*_CLAUSES, *_NO_ALIAS, "LATERAL"):
             return None
         name += pieces[i].text
@@ -360,7 +369,7 @@ class _Completion:
         where, last = self._where, self._where.word()
         if where.first in ("SET", "RESET"):
             yield from self._settings()
-        elif last in TABLES_AFTER or (last == "," and where.clause == "FROM"):
+        elif where.is_before_table():
             yield from self._tables()
             if where.first == "DESCRIBE":
                 yield from self._words(("SELECT",), "keyword")
@@ -374,13 +383,15 @@ class _Completion:
         elif where.is_in_window and last in _WINDOW:
             yield from self._words(_WINDOW[last], "keyword")
         elif found := list(following(where.before)):
-            yield from self._words(found, "keyword")
+            for column in self._matching(self._table(where.refs[0])) if "" in found and where.refs else ():
+                yield self._candidate(quote_if_needed(column.name), column.about)
+            yield from self._words(filter(None, found), "keyword")
         elif last in AFTER:
             yield from self._words(AFTER[last], "keyword")
         elif last == "ON" and where.clause == "ON" and len(where.scope) > 1:
             yield from self._joins()
             yield from self._columns()
-        elif last == "(" and where.word(2) == "USING" and len(where.scope) > 1:
+        elif last == "(" and where.word(2) == ("ON" if where.first == "MERGE" else "USING") and len(where.scope) > 1:
             yield from self._shared()
 
     def _settings(self) -> Iterator[Candidate]:
@@ -413,7 +424,7 @@ class _Completion:
         if piece is None or piece.kind not in ("name", "quoted", "keyword"):
             return
         name = piece.text.strip('"').lower()
-        if where.word(3) in TABLES_AFTER or (where.word(3) == "," and where.clause == "FROM"):
+        if where.is_before_table(3):
             for table in self._known.tables:
                 first, dot, rest = table.name.rpartition(".")
                 if dot and first.lower().strip('"') == name and rest.lower().lstrip('"').startswith(self._name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -18,6 +18,39 @@ _READ = {
     *("RESTORE", "PUBLISH", "CLEANUP", "CHECK", "RECORD", "EXPORT", "EXPORT SCHEMA"),
 }  # those whose forms say all, without conditions and rows
 _PIECE = re.compile(r"(?P<phrase>[A-Z_]{2,}(?: [A-Z_]{2,})*)|(?P<mark>[][()])|\w+|\S")
+_WHEN = ("WHEN MATCHED", "WHEN NOT MATCHED")
+_ROWS = ("VALUES", "SELECT")
+# What may follow a word of the statements that change rows, and what an operand behind it; all else is of a query.
+# The empty word stands for the columns of the table.
+_CHANGES: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "INSERT": {
+        "INTO": ((), ("(", *_ROWS, "BY NAME")),
+        "OVERWRITE": ((), ("(", "PARTITION (", *_ROWS, "BY NAME")),
+        "PARTITION": (("(",), ("(", *_ROWS, "BY NAME")),
+        "NAME": (("SELECT",), ()),
+        **dict.fromkeys(("VALUES", "SELECT", "WITH", "FROM"), ((), ())),
+    },
+    "UPDATE": {"UPDATE": ((), ("SET",)), "SET": (("",), ("WHERE",)), "WHERE": ((), ())},
+    "DELETE": {"FROM": ((), ("WHERE", "DATASETS (")), "DATASETS": (("(",), ("WHERE",)), "WHERE": ((), ())},
+    "MERGE": {
+        "MERGE": (("INTO",), ()),
+        "INTO": ((), ("USING",)),
+        "USING": ((), ("ON",)),
+        "ON": ((), _WHEN),
+        "WHEN": (("MATCHED", "NOT MATCHED"), ("MATCHED",)),
+        "MATCHED": (("THEN", "AND"), ("THEN",)),
+        "THEN": (("UPDATE SET", "DELETE", "INSERT"), ()),
+        "UPDATE": (("SET",), ()),
+        "SET": (("", "*"), _WHEN),
+        "DELETE": (_WHEN, ()),
+        "INSERT": (("(", "*"), ("VALUES",)),
+        "VALUES": (("(",), _WHEN),
+    },
+}
+_LISTS = ("INTO", "OVERWRITE", "PARTITION", "INSERT")  # words behind whose tables stand columns in parentheses
+# Behind these an operand is not at its end, as behind signs.
+_INSIDE = ("AND", "OR", "NOT", "IN", "IS", "LIKE", "BETWEEN", "AS", "CASE", "WHEN", "THEN", "ELSE")
+_END = re.compile(r"[\w)\]\0?$]")
 _WORDS = ("keyword", "function", "name", "symbol", "parameter")
 
 
@@ -70,11 +103,16 @@ def _form(words: Sequence[str]) -> tuple[tuple[_Phrase, ...], Sequence[str]]:
 
 
 def following(before: Sequence[Lexeme]) -> Iterator[str]:
-    """Yield what may follow the pieces of a statement, as far as its form says that; nothing of other statements."""
+    """Yield what may follow the pieces of a statement, as far as its form says that; nothing of other statements.
+
+    An empty word stands for the columns of the table that is changed.
+    """
     # Names, texts and numbers are of no account but for being there.
     words = [word for p in before for word in (p.word.split() if p.kind in _WORDS and p.word else ["\0"])]
     if words[0] in ("EXPLAIN", "ADVISE", "VERIFY") or words[:2] == ["SHOW", "COVERAGE"]:
         yield from _of_report(words)
+    elif words[0] in _CHANGES:
+        yield from _of_change(_CHANGES[words[0]], words)
     elif words[0] == "ATTACH":
         yield from _of_attach(words, is_text=before[-1].kind == "string")
     else:
@@ -131,6 +169,23 @@ def _of_clauses(inside: Sequence[_Phrase], here: Sequence[str]) -> Iterator[str]
 
 def _holds(words: Sequence[str], phrase: tuple[str, ...]) -> bool:
     return any(tuple(words[at : at + len(phrase)]) == phrase for at in range(len(words)))
+
+
+def _of_change(follows: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]], words: Sequence[str]) -> Sequence[str]:
+    depth, state, last = 0, "", words[-1]
+    for word in words:
+        depth += (word == "(") - (word == ")")
+        state = word if not depth and word in follows else state
+    if not state:
+        return ()
+    if depth:
+        return ("",) if depth == 1 and state in _LISTS and last in ("(", ",") else ()
+    if last == state or (last == "," and state == "SET"):
+        return follows[state][0]
+    if state == "SET" and words[-2] in ("SET", ","):
+        return ("=",)
+    is_end = _END.match(last) is not None and last not in _INSIDE
+    return follows[state][1] if is_end or state == "WHEN" else ()
 
 
 def _of_report(words: Sequence[str]) -> Iterator[str]:
