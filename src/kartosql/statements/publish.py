@@ -93,13 +93,13 @@ def _warn(uuid: str, error: Exception, where: str = "") -> None:
 def _publish(session: Session, uuid: str, store: Store, type_: str, find: Callable[[], Table]) -> dict[str, Any]:
     target = TARGETS[type_](store)
     for _ in range(ATTEMPTS):
-        target.read(uuid)  # before the dataset: what others publish meanwhile is newer
-        source = find()
-        name, files = source.name, source.parts[0].table.files
-        paths = target.paths(session.store, files)
-        known = target.kept(paths)
         try:
             with many_objects():
+                target.read(uuid)  # before the dataset: what others publish meanwhile is newer
+                source = find()
+                name, files = source.name, source.parts[0].table.files
+                paths = target.paths(session.store, files)
+                known = target.kept(paths)
                 live = _live(session, source, paths, known)
                 done = target.write(live, paths, known)
         except (PreconditionFailed, OutcomeUnknown):
@@ -149,7 +149,8 @@ def _live(session: Session, source: Table, paths: Collection[str], known: Collec
     stored = [f for f in pa.schema([*source.columns.items()]) if f.name not in table.partition_keys]
     told = [f.name for f in stored if is_told(f.type)]
     deleted: dict[int, list[int]] = {}
-    with session.runtime.planner(session.settings, FileAccess(session.runtime.store)) as planner, planner.errors(""):
+    access = FileAccess(session.runtime.store)
+    with session.runtime.planner(session.settings, access) as planner, planner.errors(""):
         if isinstance(part.rows, Overlay) and (overlaid := Overlays(part, planner.cells).within(table.all_files)):
             deleted = planner.cells.hidden_rows(part, overlaid)
             new = sorted({*new, *deleted})
@@ -162,17 +163,18 @@ def _live(session: Session, source: Table, paths: Collection[str], known: Collec
     if rows is None:
         rows = []
     schema = pa.schema([(name, type_) for name, type_ in source.columns.items()])
-    sizes = _sizes(session.store, table, new)
+    sizes = _sizes(session.store, access, table, new)
     return LiveFiles(
         source.name, schema, order, table.partitions, sizes, dict(zip(new, rows, strict=True)), bounds, deleted
     )
 
 
-def _sizes(store: Store, table: Any, files: list[int]) -> dict[int, tuple[int, int]]:
+def _sizes(store: Store, access: FileAccess, table: Any, files: list[int]) -> dict[int, tuple[int, int]]:
     """Return size and time of files, of remote ones by one listing."""
     keys = [table.files[f] for f in files]
     if store.is_local:
-        stamps = store.stamps(keys)
+        access.stat(keys)  # of those whose footers were looked for it is known
+        stamps = access.stamps
         return {f: (stamps[k].size, stamps[k].mtime_ns // 10**6) for f, k in zip(files, keys, strict=True)}
     found = store.details(f"{table.uuid}/{table.table}/") if keys else {}
     return {f: (found[k].size, int(found[k].modified.timestamp() * 1000)) for f, k in zip(files, keys, strict=True)}
