@@ -395,6 +395,7 @@ class ManifestBounds:
         """How many rows each file has, -1 where manifests do not tell it."""
         return [max(f.record_count, -1) for f in self.files]
 
+    @many_objects()
     def column(self, name: str) -> ColumnBounds | None:
         """Return the bounds of a column, or None."""
         if name not in self._found:

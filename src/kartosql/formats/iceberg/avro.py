@@ -223,10 +223,10 @@ def _steps(value: bytes, items: int) -> list[Callable[[bytes, int], re.Match[byt
 def _maps(reader: MapReader) -> Callable[[bytes, int, _Decoder], tuple[Mapping[int, Any], int]]:
     """Return what reads maps of numbers: it looks where one ends, and leaves what it holds for when it is asked for."""
     is_int = isinstance(reader.value, IntegerReader)
-    value, decode = (_NUMBER, _Decoder.read_int) if is_int else (_SHORT, _Decoder.read_bytes)
+    value, decode = (_NUMBER, _number) if is_int else (_SHORT, _slice)
 
     def read(data: bytes, at: int, decoder: _Decoder) -> tuple[Mapping[int, Any], int]:
-        items, start = _number(data, at)
+        items, start = (_SMALL[byte], at + 1) if (byte := data[at]) < 128 else _number(data, at)
         if 0 < items < _MANY:
             end = start
             for match in _steps(value, items):
@@ -247,18 +247,19 @@ class _Map(Mapping[int, Any]):
 
     __slots__ = ("_found", "_read")
 
-    def __init__(self, data: bytes, read: Callable[[_Decoder], Any]) -> None:
+    def __init__(self, data: bytes, read: Callable[[bytes, int], tuple[Any, int]]) -> None:
         self._found: bytes | dict[int, Any] = data
         self._read = read
 
     def _all(self) -> dict[int, Any]:
-        if isinstance(self._found, bytes):
-            decoder, found = _Decoder(self._found), {}
-            while decoder._at < len(decoder._data):
-                key = decoder.read_int()
-                found[key] = self._read(decoder)
-            self._found = found
-        return self._found
+        if not isinstance(data := self._found, bytes):
+            return data
+        at, found, read = 0, dict[int, Any](), self._read
+        while at < len(data):
+            key, at = (_SMALL[byte], at + 1) if (byte := data[at]) < 128 else _number(data, at)
+            found[key], at = read(data, at)
+        self._found = found
+        return found
 
     def __getitem__(self, key: int) -> Any:
         return self._all()[key]
