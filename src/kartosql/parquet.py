@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from itertools import pairwise
 from mmap import mmap
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,9 @@ class Reader:
         data, at = self.data, self.at
         byte = data[at]
         at += 1
+        if byte < 0x80:
+            self.at = at
+            return byte
         found, shift = byte & 0x7F, 7
         while byte & 0x80:
             byte = data[at]
@@ -525,7 +529,11 @@ def lows(data: bytes, column: str, type_: pa.DataType) -> list[Any] | None:
 
     None unless those of each are above all before, and not NULL.
     """
-    footer = footer_of(data) or b""
+    return _lows(footer_of(data) or b"", column, type_)
+
+
+@lru_cache(2)  # whoever finds files in an index changes it next
+def _lows(footer: bytes, column: str, type_: pa.DataType) -> list[Any] | None:
     try:
         layout = FooterLayout(schema_bytes(footer) or b"")
         leaf = layout.leaf(column)

@@ -8,12 +8,13 @@ from typing import Any
 
 from kartosql.parquet import END, GROUPS_FOLLOW, MAGIC, MAX_DEPTH, ROWS_FOLLOW, Reader, footer_of, schema_bytes, varint
 
-# Fields of a row group by the depth of their struct: where something lies, and what is not copied, namely the places of
-# page indexes and Bloom filters, and keys.
+# Fields of a row group by the depth of their struct: where something lies, what is not copied, namely the places of page
+# indexes and Bloom filters, and keys, and what else is read.
 _OFFSETS = {0: (5,), 2: (2,), 3: (9, 11)}
 _UNMOVED = {2: (4, 6, 8, 9), 3: (10, 14)}
+_WANTED = {0: (1, 3, 7), 2: (3,), 3: (7,)}
 _ORDINAL = 7
-_STRUCT = 12
+_BINARY, _LIST, _STRUCT = 8, 9, 12
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Cut:
 
 
 class _EntryReader(Reader):
-    """Reads entries of row groups, and notes where they have offsets and numbers."""
+    """Reads entries of row groups, and notes where they have offsets and numbers; of what is copied it makes nothing."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -49,17 +50,45 @@ class _EntryReader(Reader):
         if depth > MAX_DEPTH:
             raise IndexError
         found: dict[int, Any] = {}
-        offsets, unmoved = _OFFSETS.get(depth, ()), _UNMOVED.get(depth, ())
+        offsets, unmoved, wanted = _OFFSETS.get(depth, ()), _UNMOVED.get(depth, ()), _WANTED.get(depth, ())
         while self.data[self.at]:
             field, kind = self.field(field)
             start = self.at
-            found[field] = value = self.value(kind, depth)
-            if 4 <= kind <= 6 and (field in offsets or (depth == 0 and field == _ORDINAL)):
-                self.places.append((start, self.at, value if field in offsets else None))
+            if field in offsets or field in wanted:
+                found[field] = value = self.value(kind, depth)
+                if 4 <= kind <= 6 and (field in offsets or (depth == 0 and field == _ORDINAL)):
+                    self.places.append((start, self.at, value if field in offsets else None))
             elif field in unmoved:
                 raise ValueError("something else belongs to it")
+            else:
+                self.skip(kind, depth)
         self.at += 1
         return found
+
+    def skip(self, kind: int, depth: int) -> None:
+        """Go behind a value; one that is too long is noticed where the next one is read."""
+        data = self.data
+        if 4 <= kind <= 6:
+            at = self.at
+            while data[at] & 0x80:
+                at += 1
+            self.at = at + 1
+        elif kind == _BINARY:
+            length = self.number()
+            self.at += length
+        elif kind == _STRUCT and depth < MAX_DEPTH:
+            while head := data[self.at]:
+                self.at += 1
+                if head < 16:
+                    self.signed()
+                self.skip(head & 15, depth + 1)
+            self.at += 1
+        elif kind == _LIST and depth < MAX_DEPTH and 4 <= (head := data[self.at]) & 15 <= _STRUCT and head < 0xF0:
+            self.at += 1
+            for _ in range(head >> 4):
+                self.skip(head & 15, depth + 1)
+        else:
+            self.value(kind, depth)
 
     def group(self, data: bytes, end: int) -> RowGroup:
         """Return the next row group of a file whose footer begins at ``end``."""
