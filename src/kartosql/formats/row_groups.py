@@ -8,8 +8,8 @@ from typing import Any
 
 from kartosql.parquet import END, GROUPS_FOLLOW, MAGIC, MAX_DEPTH, ROWS_FOLLOW, Reader, footer_of, schema_bytes, varint
 
-# Fields of a row group by the depth of their struct: where something lies, what is not copied, namely the places of page
-# indexes and Bloom filters, and keys, and what else is read.
+# Fields of a row group by the depth of their struct: where something lies, what is not copied, namely the places of
+# page indexes and Bloom filters, and keys, and what else is read.
 _OFFSETS = {0: (5,), 2: (2,), 3: (9, 11)}
 _UNMOVED = {2: (4, 6, 8, 9), 3: (10, 14)}
 _WANTED = {0: (1, 3, 7), 2: (3,), 3: (7,)}
@@ -40,7 +40,7 @@ class Cut:
 
 
 class _EntryReader(Reader):
-    """Reads entries of row groups, and notes where they have offsets and numbers; of what is copied it makes nothing."""
+    """Reads entries of row groups, and notes where they have offsets and numbers; it goes behind all else."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)

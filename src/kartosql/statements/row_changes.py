@@ -75,12 +75,12 @@ def _point_into(text: str, error: KartosqlError) -> None:
 def numbered(part: Part, files: Sequence[int]) -> Table:
     """Return the table of some files with all of their columns, and FILE, the number of the file of a row."""
     table: Any = part.table
-    known = table.partitions
-    parts = [known.part_of_file[f] for f in files]
-    schema, keys = table.schema.append(pa.field(FILE, pa.int64())), (*table.partition_keys, FILE)
     labels, paths = (tuple([names[f] for f in files]) for names in (table.labels, table.files))
-    found = replace(table, schema=schema, partition_keys=keys, labels=labels, files=paths, indices={}, metadata={})
-    values = (*([column[p] for p in parts] for column in known.columns), list(files))
+    few = replace(table, labels=labels, files=paths, indices={}, metadata={})
+    known = few.partitions  # not those of all files, of which nobody may have asked for any
+    schema, keys = table.schema.append(pa.field(FILE, pa.int64())), (*table.partition_keys, FILE)
+    found = replace(few, schema=schema, partition_keys=keys)
+    values = (*([column[p] for p in known.part_of_file] for column in known.columns), list(files))
     vars(found)["partitions"] = places = PartitionTable(
         keys, (*known.types, pa.int64()), values, len(files), range(len(files))
     )
@@ -197,7 +197,7 @@ class _RowChange:
         return Tables(self._operation.snapshot, known, None if attached is None else attached.now())
 
     def _parsed(self, text: str) -> Any:
-        select = parse(text)
+        select = self._session.parse(text)
         if not isinstance(select, Select) or select.tree is None:
             raise self._refused("not-supported", "Only the engine can read this statement, so its rows are not known.")
         return select
