@@ -15,7 +15,10 @@ import kartosql
 from kartosql.errors import KartosqlError, NotPortable
 
 # What Spark has nothing for, or would answer differently.
-REFUSED = {"positional", "volatile_pred", "zero_text", "row_value_not_in_null", "collate_nocase", "tz_dst_gap"}
+REFUSED = {
+    *("positional", "volatile_pred", "zero_text", "row_value_not_in_null", "collate_nocase", "tz_dst_gap"),
+    *("asof", "asof_idx"),  # several rows are as near as each other
+}
 
 # Of that many calls one is made on Spark, as each is a job; 1 asks all.
 SHARE = int(os.environ.get("KARTOSQL_SPARK_SHARE", 12 if os.environ.get("CI") else 24))

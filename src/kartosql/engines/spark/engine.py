@@ -146,11 +146,18 @@ class SparkStatement:
 
     @property
     def _spark_settings(self) -> Mapping[str, str]:
-        return {**SEMANTICS, **SETTINGS, "spark.sql.session.timeZone": self._zone}
+        found = {**SEMANTICS, **SETTINGS, "spark.sql.session.timeZone": self._zone}
+        if self._is_recursive:  # filters that Spark derives from joins are not resolved there
+            found["spark.sql.optimizer.dynamicPartitionPruning.enabled"] = "false"
+        return found
+
+    @property
+    def _is_recursive(self) -> bool:
+        return self._translation is not None and self._translation.sql.startswith("WITH RECURSIVE ")
 
     def _create_views(self, query: BoundQuery, scan: Scan, outer: Any) -> None:
         assert self._translation is not None
-        if self._translation.sql.startswith("WITH RECURSIVE ") and str(outer.version) < "4.1":
+        if self._is_recursive and str(outer.version) < "4.1":
             raise NotPortable("Spark has recursive queries from 4.1 on.")
         self._open.enter_context(keeping_active(outer))
         self._spark = isolated(outer, self._spark_settings)
