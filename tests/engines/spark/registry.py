@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from kartosql.engines.spark.portable import aggregates, expressions, functions
 
 MOST = 3  # arguments
+LONG = ("range", "generate_series")  # which make as many values as their arguments say
 
 
 def calls(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]:
-    """Yield a call of each function that has a rule, with arguments of all kinds that its rule takes.
+    """Yield a call of each function that has a rule but the LONG ones, with arguments of all kinds that its rule takes.
 
     ``values`` are the arguments by kind, one of each call at least is of a kind in ``asked``. Of these kinds each
     has a value for each place; of others each value is taken.
     """
-    for name in sorted(functions.RULES):
+    for name in sorted(set(functions.RULES).difference(LONG)):
         for rule in functions.RULES[name]:
             for kinds in _kinds(rule.pattern.fullmatch, "".join(values), asked):
                 # One value of what is asked for: the first of its kind at the first place, the second at the second.
