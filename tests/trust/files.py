@@ -256,7 +256,7 @@ def simulated(scheduler: Scheduler, seed: object) -> Iterator[Place]:
         patch(uuid, "uuid4", lambda: uuid.UUID(int=drawn("names").getrandbits(128), version=4))
         patch(remote, "writer_of", lambda names: SimWriter if "sim" in names else writer_of(names))
         # The swap is right without the queue, which would hold up the thread of an actor in the kernel.
-        patch(store.Store, "turn", lambda self, folder: contextlib.nullcontext())
+        patch(store.Store, "turn", lambda self, folder, offer=None: contextlib.nullcontext())
         yield place
 
 

@@ -202,7 +202,7 @@ def _contents(data: bytes) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
 
 def plain_rows(con: kartosql.Connection, name: str, version: int | None = None) -> list[tuple[Any, ...]]:
     """Return the rows of the dataset or the cube, read without an engine: of those of a cell the last one counts."""
-    found = []
+    found = {}
     for part in con.tables().find((name,), as_of=version).parts:
         table: Any = part.table
         rows: dict[Any, dict[str, Any]] = {}
@@ -216,10 +216,11 @@ def plain_rows(con: kartosql.Connection, name: str, version: int | None = None) 
             for row in listed:
                 one = {**dict(zip(names, row, strict=True)), **values}
                 rows[(one["p"], one["x"]) if name == "c" else len(rows)] = one
-        found.append(rows)
+        found[part.name] = rows
+    first = next(iter(found.values()))
     if name != "c":
-        return [(row["q"], row["s"], row["n"]) for row in found[0].values()]
-    seed, en = found
+        return [(row["q"], row["s"], row["n"]) for row in first.values()]
+    seed, en = first, found["en"]
     return [(*cell, row["i"], row["v"], en.get(cell, {}).get("w")) for cell, row in seed.items()]
 
 
