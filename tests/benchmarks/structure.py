@@ -62,7 +62,7 @@ def parses(folder: str) -> list[int]:
     found = []
     with (
         kartosql.connect(folder) as con,
-        patch.object(Planner, "_serialized", counted(Planner._serialized)),
+        patch.object(Planner, "_parsed", counted(Planner._parsed)),
         patch.object(sqlglot, "parse_one", counted(sqlglot.parse_one)),
     ):
         for day, key in ((7, 1007), (7, 1007), (8, 2008)):

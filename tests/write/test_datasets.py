@@ -317,3 +317,14 @@ def test_everything_is_selected_in_order(store):
     create(store)
     table = Snapshot(store).dataset("d").tables["table"]
     assert everything(table) == table.labels
+
+
+@pytest.mark.parametrize("call", ["append_to_dataset", "replace_partitions"])
+@pytest.mark.parametrize("lacking", ["p", "x"])
+def test_data_without_a_column_of_the_dataset_are_refused(tmp_path, call, lacking):
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("d", pa.table({"p": [1], "x": [1]}), partition_on=["p"])
+        with pytest.raises(kartosql.KartosqlError, match=f"'{lacking}' is missing") as caught:
+            getattr(con, call)("d", pa.table({"p": [1], "x": [2]}).drop_columns([lacking]))
+        assert caught.value.code == "incompatible-schema"
+        assert con.sql("SELECT p, x FROM d").rows() == [(1, 1)]

@@ -329,7 +329,8 @@ def _fitting(rows: Mapping[str, Rows], dataset: Dataset, evolve: bool) -> dict[s
         found[name] = rows[name].typed(schema, convert=True)
         if evolve:
             found[name] = found[name].filled(schema)
-        widen(schema, common_schema(found[name].schema, keys))
+        here = found[name].schema
+        widen(schema, common_schema(here, tuple(key for key in keys if key in here.names)))
     return found
 
 
