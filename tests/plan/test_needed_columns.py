@@ -15,7 +15,7 @@ import builders
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.plan.scopes import Values
+from kartosql.plan.scopes import Dependencies
 from sparks import rows_of
 from written import build_cube
 
@@ -262,7 +262,7 @@ def test_random_nestings_answer_as_written_out_by_hand_and_as_with_all_columns(c
         reads, reads_by_hand = opened(connection, text), opened(connection, by_hand)
         exact += reads == reads_by_hand
         with monkeypatch.context() as patch:
-            patch.setattr(Values, "settle", lambda *_: None)
+            patch.setattr(Dependencies, "settle", lambda *_: None)
             spaced = f"{text} "  # bound anew
             assert _sorted(connection.sql(spaced.replace("SELECT", "SELECT ", 1)).rows()) == wanted, (number, text)
             all_read = opened(connection, text.replace("SELECT", "SELECT  ", 1))

@@ -263,7 +263,7 @@ def test_offers_of_the_dead_and_damaged_ones_are_left_out(place, folders, monkey
         begin = offers._begin(f"{place}/d")
         Path(f"{begin}0-dead").write_bytes(b"{}")
         Path(f"{begin}0-dead.taken").write_bytes(b"{}")
-        damaged = offers.Offer(f"{place}/d", b"{no")
+        damaged = offers.OfferedWrite(f"{place}/d", b"{no")
         damaged.make()
         append(Store(place), OWN)
     assert damaged.withdrawn() is None
@@ -282,14 +282,14 @@ def test_without_a_place_for_offers_each_writer_commits_by_himself(place, folder
         folders.write_text("")
     else:
         monkeypatch.setattr(os, "write", lambda fd, data: 0)
-    offer = offers.Offer(f"{place}/d", b"x")
+    offer = offers.OfferedWrite(f"{place}/d", b"x")
     offer.make()
     assert offer.withdrawn() is None
     assert list(offers.take(f"{place}/d", 5)) == []
 
 
 def test_an_offer_tells_what_became_of_it(place):
-    offer, untaken = offers.Offer(f"{place}/d", b"x"), offers.Offer(f"{place}/d", b"y")
+    offer, untaken = offers.OfferedWrite(f"{place}/d", b"x"), offers.OfferedWrite(f"{place}/d", b"y")
     offer.make()
     untaken.make()
     (taken,) = offers.take(f"{place}/d", 1)

@@ -19,6 +19,7 @@ from sqlglot.tokenizer_core import TokenType
 from kartosql.errors import SqlError
 from kartosql.plan.scopes import (
     Bound,
+    Dependencies,
     Member,
     Merged,
     Occurrence,
@@ -27,7 +28,6 @@ from kartosql.plan.scopes import (
     Scope,
     Source,
     Unknown,
-    Values,
     Walked,
 )
 from kartosql.predicate.tree import ColumnRef
@@ -63,7 +63,7 @@ class NameBinder:
         self._expressions: list[tuple[str, Relation]] = []
         # Names of common table expressions that are used where the walk does not look.
         self._tainted: set[str] = set()
-        self._values = Values()  # what depends on that which is walked now
+        self._values = Dependencies()  # what depends on that which is walked now
 
     def statement(self, tree: exp.Expression) -> None:
         """Walk a whole statement."""
@@ -87,11 +87,11 @@ class NameBinder:
         names = ([*scope.items, *(c for s in scope.sources for c in s.columns)] for scope in self.found.scopes)
         return any(name.lower() in lost for listed in names for name in listed)
 
-    def _depends(self, *values: Values) -> None:
+    def _depends(self, *values: Dependencies) -> None:
         self._values.others += values
 
     @contextmanager
-    def _making(self, values: Values) -> Iterator[None]:
+    def _making(self, values: Dependencies) -> Iterator[None]:
         """Note what is used as that on which values depend."""
         before, self._values = self._values, values
         yield
@@ -167,12 +167,12 @@ class NameBinder:
             if source.join is not None:
                 self._join(at, source.join, scope, ctes)
         # Items of the SELECT list can be named everywhere but in ON.
-        items = [self._values if is_decisive else Values() for is_decisive in _decisive(node)]
+        items = [self._values if is_decisive else Dependencies() for is_decisive in _decisive(node)]
         for e, values in zip(node.expressions, items, strict=True):
             if isinstance(e, exp.Alias):
                 name = e.alias.lower()
                 scope.aliases[name] = exp.Null() if name in scope.aliases else e.this
-                scope.items.setdefault(name, Values()).others.append(values)
+                scope.items.setdefault(name, Dependencies()).others.append(values)
         for e, values in zip(node.expressions, items, strict=True):
             self._item_of_list(e, values, ctes, scope)
         for key, value in node.args.items():
@@ -186,7 +186,7 @@ class NameBinder:
         relation.keeps_duplicates = distinct is None
         return relation
 
-    def _item_of_list(self, node: exp.Expression, values: Values, ctes: Known, scope: Scope) -> None:
+    def _item_of_list(self, node: exp.Expression, values: Dependencies, ctes: Known, scope: Scope) -> None:
         """Bind an item of the SELECT list on which nothing but ``values`` depends."""
         around, star = (scope, *scope.outer), node.this if isinstance(node, exp.Column) else node
         if not isinstance(star, exp.Star):
@@ -194,13 +194,13 @@ class NameBinder:
                 self._nested(node, ctes, around, scope)
             return
         # Each column of it depends on its own; columns that are left out have to be there.
-        with self._making(self._values if values is self._values else Values()):
+        with self._making(self._values if values is self._values else Dependencies()):
             self._star(node, scope)
             self._nested([v for k, v in star.args.items() if k != "replace"], ctes, around, scope)
         with self._making(values):
             self._nested(star.args.get("replace"), ctes, around, scope)
 
-    def _outputs(self, node: exp.Select, scope: Scope, items: Sequence[Values]) -> list[Output] | None:
+    def _outputs(self, node: exp.Select, scope: Scope, items: Sequence[Dependencies]) -> list[Output] | None:
         """Return the output columns of a SELECT in order, or None where they are not known."""
         found: list[Output] = []
         for e, values in zip(node.expressions, items, strict=True):
@@ -294,7 +294,7 @@ class NameBinder:
     def _join(self, at: int, join: exp.Join, scope: Scope, ctes: Known) -> None:
         source, before = scope.sources[at], [s for s in scope.sources[:at] if not s.is_filter]
         if join.method and join.method.upper() == "NATURAL":
-            with self._making(Values()):  # they all have to be there, and those in common are compared
+            with self._making(Dependencies()):  # they all have to be there, and those in common are compared
                 for one in (*before, source):
                     self._whole(one, one.join or join)
             seen = {name.lower() for s in before for name in s.columns}
@@ -628,7 +628,7 @@ def _has_fields(source: Source, column: str) -> bool:
     return bool(pa.types.is_nested(type_) or pa.types.is_null(type_))
 
 
-def _star(node: exp.Expression, scope: Scope, replaced: Values) -> list[Output] | None:
+def _star(node: exp.Expression, scope: Scope, replaced: Dependencies) -> list[Output] | None:
     star = node.this if isinstance(node, exp.Column) else node
     sources = [s for s in scope.sources if not s.is_filter]
     qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
@@ -651,7 +651,7 @@ def _star(node: exp.Expression, scope: Scope, replaced: Values) -> list[Output] 
     return _modified(found, star, replaced)
 
 
-def _modified(found: list[Output], star: exp.Expression, values: Values) -> list[Output] | None:
+def _modified(found: list[Output], star: exp.Expression, values: Dependencies) -> list[Output] | None:
     """Apply EXCLUDE, REPLACE, whose expressions depend on ``values``, and RENAME."""
     if any(value for key, value in star.args.items() if key not in ("except_", "replace", "rename")):
         return None

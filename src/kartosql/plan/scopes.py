@@ -53,11 +53,11 @@ class Occurrence:
 
 
 @dataclass(eq=False)
-class Values:
+class Dependencies:
     """What values depend on: columns of tables (None for all of one), and other values."""
 
     columns: list[tuple[Occurrence, str | None]] = field(default_factory=list)
-    others: list[Values] = field(default_factory=list)
+    others: list[Dependencies] = field(default_factory=list)
 
     def settle(self, occurrences: Collection[Occurrence]) -> bool:
         """Note of each occurrence which columns the values depend on, and return whether some are not needed."""
@@ -92,7 +92,7 @@ class Output:
     inner: str
     value: exp.Expression | None = None
     source: ColumnRef | None = None
-    values: Values = field(default_factory=Values)
+    values: Dependencies = field(default_factory=Dependencies)
 
 
 @dataclass(eq=False)
@@ -110,14 +110,16 @@ class Relation:
     barrier: str | None = None
     uses: list[Source] = field(default_factory=list)
     # What columns depend on where it is not known which there are.
-    whole: Values = field(default_factory=Values)
+    whole: Dependencies = field(default_factory=Dependencies)
     id: int = field(default_factory=lambda: next(_ids))
 
-    def values(self, position: int | None = None) -> Values:
+    def values(self, position: int | None = None) -> Dependencies:
         """Return what one of the columns depends on, or all of them."""
         if self.outputs is None:
             return self.whole
-        return Values(others=[o.values for o in self.outputs]) if position is None else self.outputs[position].values
+        return (
+            Dependencies(others=[o.values for o in self.outputs]) if position is None else self.outputs[position].values
+        )
 
     def rename(self, names: Sequence[str]) -> None:
         """Give the first outputs other names."""
@@ -169,7 +171,7 @@ class Source:
     def __post_init__(self) -> None:
         self.id = next(_ids) if self.occurrence is None else self.occurrence.id
 
-    def use(self, column: str | None = None) -> Values:
+    def use(self, column: str | None = None) -> Dependencies:
         """Note that a column has to be there, or all of them; returns what its values depend on."""
         if self.occurrence is not None and column is not None:
             self.occurrence.used.add(self.real(column))
@@ -177,11 +179,11 @@ class Source:
             self.occurrence.all_used = True
         return self.values(column)
 
-    def values(self, column: str | None = None) -> Values:
+    def values(self, column: str | None = None) -> Dependencies:
         """Return what the values of a column depend on, or those of all."""
         if self.relation is not None:
             return self.relation.values(None if column is None else self.positions[column])
-        return Values([(self.occurrence, column and self.real(column))] if self.occurrence is not None else [])
+        return Dependencies([(self.occurrence, column and self.real(column))] if self.occurrence is not None else [])
 
     def is_called(self, name: str) -> bool:
         """Return whether a name is the alias."""
@@ -248,7 +250,7 @@ class Scope:
     # Equal columns by USING and NATURAL, by the position of the joined source.
     using: dict[int, list[tuple[ColumnRef, ColumnRef]]] = field(default_factory=dict)
     aliases: dict[str, exp.Expression] = field(default_factory=dict)
-    items: dict[str, Values] = field(default_factory=dict)  # what those of the SELECT list depend on, by alias
+    items: dict[str, Dependencies] = field(default_factory=dict)  # what those of the SELECT list depend on, by alias
     nested: list[Relation] = field(default_factory=list)  # queries in its expressions
 
     def chain(self) -> Iterator[Scope]:

@@ -56,7 +56,7 @@ class Listed(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-class Known(NamedTuple):
+class IndexLists(NamedTuple):
     """The list of a table: its inverted indices by column, and what each change of its skipping indexes changes."""
 
     indexes: Mapping[str, Listed]
@@ -85,7 +85,7 @@ class FileIndexes:
         self._opened: Store | None = location.access.store if metadata is None else None
         self._tell = Warned("Indices")
         self._data: bytes | None = None
-        self._known = Known({})
+        self._known = IndexLists({})
         self._skipping: tuple[str | None, MetadataStore] | None = None
 
     @property
@@ -107,24 +107,24 @@ class FileIndexes:
 
     # -- what is known -----------------------------------------------------------------------
 
-    def now(self) -> Known:
+    def now(self) -> IndexLists:
         """Return what the list says, the same object as long as it does not change; all that is wrong only warns."""
         data = None
         try:
             with contextlib.suppress(KeyError):
                 data = self.store().read_metadata(self.key)
             if data != self._data:
-                self._data, known, self._known = data, self._known, Known({})
+                self._data, known, self._known = data, self._known, IndexLists({})
                 self._known = self._parsed(data, known.indexes)
         except KartosqlError as e:
             if e.code != "store-not-found":
                 self._tell(e.message)
         return self._known
 
-    def _parsed(self, data: bytes | None, known: Mapping[str, Listed]) -> Known:
+    def _parsed(self, data: bytes | None, known: Mapping[str, Listed]) -> IndexLists:
         """Return what a list of indices says; raises ``invalid-index`` and ``unsupported-version``."""
         if data is None:
-            return Known({})
+            return IndexLists({})
         same = {s: s for listed in known.values() for s in listed.segments}  # whose footers were read
         found = {}
         try:
@@ -142,7 +142,7 @@ class FileIndexes:
             skipping = told.get("skipping")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as e:
             raise FormatError(f"{self.key}: it is no list of indices: {e}", code="invalid-index") from None
-        return Known(found, None if skipping is None else str(skipping))
+        return IndexLists(found, None if skipping is None else str(skipping))
 
     def _key_of(self, name: str) -> str:
         if not _NAME.fullmatch(name):
@@ -260,7 +260,7 @@ class FileIndexes:
     def _swap(self, column: str, added: Listed | None, gone: Iterable[str]) -> None:
         """Change the index of a column in the list, or drop it; of others the latest state stays."""
 
-        def changed(known: Known) -> Known:
+        def changed(known: IndexLists) -> IndexLists:
             indexes = dict(known.indexes)
             former = indexes.pop(column, None)
             if added is not None:
@@ -275,10 +275,10 @@ class FileIndexes:
         """Note in the list that skipping indexes changed, or that there are none any more."""
         self._change(lambda known: known._replace(skipping=uuid.uuid4().hex if is_there else None))
 
-    def _change(self, changed: Callable[[Known], Known]) -> None:
+    def _change(self, changed: Callable[[IndexLists], IndexLists]) -> None:
         store = self.store()
         for _ in attempts(self.key):
-            data, version, known = None, None, Known({})
+            data, version, known = None, None, IndexLists({})
             with contextlib.suppress(KeyError):
                 data, version = store.read_versioned(self.key)
             try:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,12 +22,14 @@ from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.memo import memoized
 from kartosql.sources.file_indexes import FileIndexes, identities, object_names
 from kartosql.sources.folder_metadata import FolderMetadata, MetadataPlace
-from kartosql.sources.folder_table import FolderTable
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden, settle
 from kartosql.store.urls import is_local_url
 from kartosql.tables.table import FileTable
 from kartosql.write.skipping import SkippingIndexWriter, members, not_indexed, report
+
+if TYPE_CHECKING:
+    from kartosql.sources.folder_table import FolderTable
 
 
 @dataclass(frozen=True)

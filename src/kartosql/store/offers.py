@@ -25,7 +25,7 @@ _BEGUN, _DONE = b"once", b"done"
 _SAID = len(_DONE) + 20
 
 
-class Answer(NamedTuple):
+class OfferState(NamedTuple):
     """What became of an offer that was taken: whether it is done for sure, and the number that was said, 0 if none."""
 
     is_done: bool
@@ -44,7 +44,7 @@ def _begin(folder: str) -> str:
     return f"{place}/{of.st_dev:x}-{of.st_ino:x}-"
 
 
-class Offer:
+class OfferedWrite:
     """An offer of this writer for a folder; it is not made where the system has no place for it."""
 
     def __init__(self, folder: str, content: bytes) -> None:
@@ -69,7 +69,7 @@ class Offer:
         """Return whether somebody took it, and did it."""
         return self._path is not None and os.pread(self._fd, len(_DONE), 0) == _DONE
 
-    def withdrawn(self) -> Answer | None:
+    def withdrawn(self) -> OfferState | None:
         """Take it back; return what was said if somebody else took it before."""
         if self._path is None:
             return None
@@ -82,7 +82,9 @@ class Offer:
         self._end(path + _TAKEN)
         if said is None:
             return None
-        return Answer(said.startswith(_DONE), int(said[len(_DONE) :]) if said[: len(_DONE)] in (_DONE, _BEGUN) else 0)
+        return OfferState(
+            said.startswith(_DONE), int(said[len(_DONE) :]) if said[: len(_DONE)] in (_DONE, _BEGUN) else 0
+        )
 
     def _end(self, path: str) -> None:
         close(self._fd)

@@ -134,13 +134,12 @@ class Store:
     """A folder or bucket prefix that holds datasets.
 
     ``url`` is a local path or any fsspec URL. Raises ``store-failed`` when the filesystem cannot be made and
-    ``store-not-found`` when a local folder does not exist, unless ``begin`` lets the first write make it,
-    where the path looks like no slip. ``without_driver`` says that reads and plain writes will do, where the driver of
-    fsspec may not be installed. Writing raises ``unsafe-key``, ``access-denied``, ``disk-full`` and ``store-failed``.
-    ``single_writer`` says that nobody else writes; stores without conditions are written then.
+    ``store-not-found`` when a local folder does not exist, unless ``begin`` lets the first write make it, where the
+    path looks like no slip. ``without_driver`` says that reads and plain writes will do, without fsspec's driver.
+    Writing raises ``unsafe-key``, ``access-denied``, ``disk-full`` and ``store-failed``.
     """
 
-    single_writer = False
+    single_writer = False  # whether nobody else writes, so that stores without conditions are written, too
     kept: KeptObjects | None = None  # of a remote store, beside the user
     _conditional: bool | None = None  # None as long as nobody asked
     _conditional_delete = True
@@ -576,8 +575,7 @@ class Store:
     def turn(self, folder: str, offer: Any = None) -> contextlib.AbstractContextManager[None]:
         """Wait until the writers of this machine who came before have had their turn in ``folder``.
 
-        It saves writers from doing work that another one makes useless; nothing relies on it. Who waits makes his
-        ``offer`` before, see ``turns.Waiting``.
+        Nothing relies on it; who waits makes his ``offer`` before.
         """
         from kartosql.store.turns import turn
 

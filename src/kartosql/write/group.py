@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
-from kartosql.store.offers import Offer, Taken, take
+from kartosql.store.offers import OfferedWrite, Taken, take
 from kartosql.write.change import Change, joined_pairs
 from kartosql.write.document import MIN_GRACE, Head
 
@@ -39,7 +39,7 @@ class Companion:
     taken: Taken
 
 
-def offer_of(store: Store, change: Change, base: Head | None, commit_id: str) -> Offer | None:
+def offer_of(store: Store, change: Change, base: Head | None, commit_id: str) -> OfferedWrite | None:
     """Return the offer of a change that was planned on ``base``, None if only its own writer can commit it."""
     folder, alike = store.folder_path(change.uuid), _alike(change, base)
     if folder is None or alike is None or sum(p.num_rows for p in change.pairs.values()) > MOST_PAIRS:
@@ -48,7 +48,7 @@ def offer_of(store: Store, change: Change, base: Head | None, commit_id: str) ->
     own: dict[str, Any] = {"id": commit_id, "added": change.added, "rows": change.rows, "pairs": pairs}
     assert change.started is not None
     own["started"] = change.started.isoformat()
-    return Offer(folder, json.dumps({"alike": alike, **own}).encode())
+    return OfferedWrite(folder, json.dumps({"alike": alike, **own}).encode())
 
 
 def companions(store: Store, change: Change, head: Head | None, base: Head | None) -> list[Companion]:
