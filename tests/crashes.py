@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import warnings
@@ -46,14 +47,30 @@ def install(at: int, phase: str) -> Callable[[], int]:
     return lambda: done
 
 
+def fork() -> int:
+    """Fork this process, as ``os.fork`` does, into a child that collects no garbage.
+
+    What other tests left behind, connections of DuckDB among it, would be ended in the child,
+    without the threads that it needs: a signal 11, or no end.
+    """
+    gc.disable()
+    child = -1
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests
+            child = os.fork()
+    finally:
+        if child:
+            gc.enable()
+    return child
+
+
 def was_killed(act: Callable[[], object], at: int, phase: str) -> bool:
     """Run ``act`` in a forked process that dies at the step; False when it ended before.
 
     Only for work that needs no other thread, which would not be there.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if not child:
         try:
             install(at, phase)
@@ -63,7 +80,7 @@ def was_killed(act: Callable[[], object], at: int, phase: str) -> bool:
         os._exit(0)
     status = os.waitpid(child, 0)[1]
     if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
+        assert signal.Signals(os.WTERMSIG(status)) == signal.SIGKILL
         return True
     assert os.WEXITSTATUS(status) == 0, "the work failed"
     return False

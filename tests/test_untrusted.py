@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pytest
 
 import abuse
 import kartosql
+from crashes import fork
 from kartosql import untrusted
 from kartosql.errors import KartosqlError
 from kartosql.worker import SLACK
@@ -280,9 +280,7 @@ def test_what_runs_is_interrupted_from_another_thread(store):
 def test_a_fork_of_the_owner_is_told_and_ends_nothing(store):
     with kartosql.connect(store, untrusted=True, timeout=300) as con:
         con.sql("SELECT 1 AS a")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # threads of other tests
-            child = os.fork()
+        child = fork()
         if not child:
             try:
                 con.sql("SELECT 1 AS a")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from crashes import fork
 from kartosql.store import Store, syscalls, turns
 
 fcntl = pytest.importorskip("fcntl")
@@ -255,16 +256,15 @@ def test_a_waiter_ends_at_ctrl_c_and_leaves_the_queue(local, waiter, monkeypatch
 
 
 @queues
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fork_holds_no_turn_of_its_parent(local, tmp_path, monkeypatch):
     monkeypatch.setattr(turns, "TURN_SECONDS", 1e9)
     local.put("d/x", b"1")
     reading, writing = os.pipe()
     forking, forked = os.pipe()
-    parent = os.fork()
+    parent = fork()
     if not parent:
         with local.turn("d"):
-            child = os.fork()
+            child = fork()
             if not child:
                 os.close(writing)
                 os.read(reading, 1)  # lives on behind its parent
@@ -283,13 +283,12 @@ def test_a_fork_holds_no_turn_of_its_parent(local, tmp_path, monkeypatch):
 
 @queues
 @pytest.mark.parametrize("opened", [0, 4])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fork_in_a_turn_touches_no_file_that_it_opens_itself(local, opened):
     local.put("d/x", b"1")
     child = None
     try:
         with local.turn("d"):
-            child = os.fork()
+            child = fork()
             held = [os.open(os.devnull, os.O_RDONLY) for _ in range(opened if not child else 0)]
         if not child:
             for fd in held:
