@@ -316,7 +316,7 @@ class Execution:
         if is_noted or context.traced or not context.pruned or report.engine != "duckdb" or not self._store.is_local:
             return None
         passed = checked.get(bound.shape or bound.text)
-        if passed is None or settings["engine"] != "auto" or settings["default_collation"]:
+        if passed is None or not bound.occurrences or settings["engine"] != "auto" or settings["default_collation"]:
             return None
         wanted = small_read(bound, report.scan, report.sizes)
         if wanted is None or [*map(sql_type, wanted.types)] != passed.types or not (found := wanted.run(self._store)):

@@ -20,7 +20,7 @@ from test_crashes import check_indices
 import kartosql
 from kartosql.errors import KartosqlWarning
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.store import OutcomeUnknown, Store, offers, turns
+from kartosql.store import OutcomeUnknown, Store, turns
 from kartosql.write import commit, datasets
 from kartosql.write.operation import Operation
 
@@ -135,7 +135,7 @@ def steps(store: Store, monkeypatch, step: Callable[[str], None]) -> None:
 
     for name in CALLS:
         setattr(store, name, wrap(name, getattr(store, name)))
-    monkeypatch.setattr(offers.Taken, "say", wrap("say", offers.Taken.say))
+    monkeypatch.setattr(turns.Taken, "say", wrap("say", turns.Taken.say))
 
 
 def test_nothing_is_lost_or_doubled_where_the_writer_who_took_it_along_dies_anywhere(tmp_path, folders, monkeypatch):
@@ -260,10 +260,10 @@ def test_what_another_program_wrote_last_is_met_by_each_alone(place, folders, mo
 def test_offers_of_the_dead_and_damaged_ones_are_left_out(place, folders, monkeypatch):
     found: list[dict] = []
     with waiting(place, folders, found):
-        begin = offers._begin(f"{place}/d")
+        begin = turns._begin(f"{place}/d")
         Path(f"{begin}0-dead").write_bytes(b"{}")
         Path(f"{begin}0-dead.taken").write_bytes(b"{}")
-        damaged = offers.OfferedWrite(f"{place}/d", b"{no")
+        damaged = turns.OfferedWrite(f"{place}/d", b"{no")
         damaged.make()
         append(Store(place), OWN)
     assert damaged.withdrawn() is None
@@ -282,25 +282,25 @@ def test_without_a_place_for_offers_each_writer_commits_by_himself(place, folder
         folders.write_text("")
     else:
         monkeypatch.setattr(os, "write", lambda fd, data: 0)
-    offer = offers.OfferedWrite(f"{place}/d", b"x")
+    offer = turns.OfferedWrite(f"{place}/d", b"x")
     offer.make()
     assert offer.withdrawn() is None
-    assert list(offers.take(f"{place}/d", 5)) == []
+    assert list(turns.take(turns.offers(f"{place}/d"), 5)) == []
 
 
 def test_an_offer_tells_what_became_of_it(place):
-    offer, untaken = offers.OfferedWrite(f"{place}/d", b"x"), offers.OfferedWrite(f"{place}/d", b"y")
+    offer, untaken = turns.OfferedWrite(f"{place}/d", b"x"), turns.OfferedWrite(f"{place}/d", b"y")
     offer.make()
     untaken.make()
-    (taken,) = offers.take(f"{place}/d", 1)
+    (taken,) = turns.take(turns.offers(f"{place}/d"), 1)
     assert taken.content == b"x"
     assert untaken.withdrawn() is None
     taken.say(7, is_done=False)
     taken.say(7, is_done=True)
     assert offer.withdrawn() == (True, 7)
     offer.make()
-    (taken,) = offers.take(f"{place}/d", 1)
+    (taken,) = turns.take(turns.offers(f"{place}/d"), 1)
     assert offer.withdrawn() == (False, 0)
     taken.say(8, is_done=True)  # too late, which does no harm
     taken.give_back()
-    assert list(offers.take(f"{place}/d", 1)) == []
+    assert list(turns.take(turns.offers(f"{place}/d"), 1)) == []

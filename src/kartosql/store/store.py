@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from kartosql.store.kept import KeptObjects
     from kartosql.store.local_commit import LocalWriter
     from kartosql.store.remote import RemoteWriter
+    from kartosql.store.turns import OfferedWrite
 
 MARK = "@"  # begins the keys of what is attached; no dataset's uuid may hold it
 SINGLE_WRITER_HINT = (
@@ -572,10 +573,12 @@ class Store:
         """Whether a write that was not answered cannot happen any more once there is another version."""
         return not self._writer.checks_by_reading
 
-    def turn(self, folder: str, offer: Any = None) -> contextlib.AbstractContextManager[None]:
+    def turn(
+        self, folder: str, offer: Callable[[], OfferedWrite | None] = lambda: None
+    ) -> contextlib.AbstractContextManager[OfferedWrite | None]:
         """Wait until the writers of this machine who came before have had their turn in ``folder``.
 
-        Nothing relies on it; who waits makes his ``offer`` before.
+        Nothing relies on it; who waits makes his ``offer`` before, which is the value.
         """
         from kartosql.store.turns import turn
 

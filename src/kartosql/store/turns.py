@@ -3,6 +3,11 @@
 Correctness does not depend on them. Each writer holds the lock of one byte, its ticket, in a file of the user, and
 waits for the locks of all bytes before it. The kernel releases those of a process that died. The first writer also
 takes the lock of the folder of the dataset, which other users see.
+
+Who waits may offer what he writes to the one whose turn it is, who may do it along with his own. An offer is a file in
+a folder of the user, locked for as long as its writer lives and waits. It is taken by renaming it, and withdrawn by
+removing it, so one of the two fails. Correctness rests on that alone: who finds his offer taken, but not done, does not
+know what became of it.
 """
 
 from __future__ import annotations
@@ -12,9 +17,12 @@ import os
 import stat
 import tempfile
 import threading
+import time
+import uuid
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from kartosql.store import syscalls
 
@@ -24,16 +32,6 @@ FARTHEST = 1 << 40  # ticket of a queue
 _LOCKS = [threading.Lock() for _ in range(64)]
 _held = threading.local()
 _open: set[int] = set()
-
-
-class Waiting(Protocol):
-    """What a writer who waits hands to others, who may do it in their turn."""
-
-    def make(self) -> None:
-        """Let others see it."""
-
-    def is_done(self) -> bool:
-        """Return whether somebody did it."""
 
 
 def _release_all() -> None:
@@ -50,26 +48,30 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def turn(name: str, *, is_folder: bool, offer: Waiting | None = None) -> Iterator[None]:
+def turn(
+    name: str, *, is_folder: bool, offer: Callable[[], OfferedWrite | None] = lambda: None
+) -> Iterator[OfferedWrite | None]:
     """Wait until all earlier writers have had their turn at ``name``, some seconds at most for one that hangs.
 
-    A thread that already has a turn does not wait. Who waits makes his ``offer`` before, and waits no longer
-    once that is done.
+    A thread that already has a turn does not wait. Who waits makes an ``offer`` before, if there is one, and waits no
+    longer once that is done; the offer is the value, and ends with the turn.
     """
     if getattr(_held, "any", False):
-        yield
+        yield None
         return
-    with _in_queue(name, offer) as is_done, _of_folder(name) if is_folder and not is_done else contextlib.nullcontext():
-        _held.any = not is_done
-        try:
-            yield
-        finally:
-            _held.any = False
+    with _in_queue(name, offer) as offered:
+        is_done = offered is not None and offered.is_done()
+        with _of_folder(name) if is_folder and not is_done else contextlib.nullcontext():
+            _held.any = not is_done
+            try:
+                yield offered
+            finally:
+                _held.any = False
 
 
 @contextlib.contextmanager
-def _in_queue(name: str, offer: Waiting | None) -> Iterator[bool]:
-    is_done = False
+def _in_queue(name: str, offer: Callable[[], OfferedWrite | None]) -> Iterator[OfferedWrite | None]:
+    offered = None
     with contextlib.ExitStack() as stack:
         try:
             fd = opened(_path(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
@@ -79,12 +81,12 @@ def _in_queue(name: str, offer: Waiting | None) -> Iterator[bool]:
                 raise OSError("not ours")
             start, ticket = _draw(fd, zlib.crc32(name.encode(errors="surrogateescape")) % QUEUES)
             stack.callback(_release, syscalls.unlock_byte, fd, ticket)
-            is_done = _wait_behind(fd, start, ticket, offer)
+            offered = _wait_behind(fd, start, ticket, offer, stack)
         except (OSError, AttributeError):  # no such locks here
             lock = _LOCKS[hash(name) % len(_LOCKS)]
             if lock.acquire(timeout=TURN_SECONDS):
                 stack.callback(lock.release)
-        yield is_done
+        yield offered
 
 
 def _path() -> str:
@@ -111,20 +113,21 @@ def _front(fd: int, start: int, ticket: int) -> int | None:
     return found
 
 
-def _wait_behind(fd: int, start: int, ticket: int, offer: Waiting | None) -> bool:
+def _wait_behind(
+    fd: int, start: int, ticket: int, offer: Callable[[], OfferedWrite | None], stack: contextlib.ExitStack
+) -> OfferedWrite | None:
     """Wait until the locks of all bytes from ``start`` to ``ticket`` are released, or none is for some seconds.
 
-    Return whether the ``offer`` was done before.
+    Return what is offered meanwhile, until the ``stack`` is closed.
     """
     seen = [_front(fd, start, ticket)]
-    done = []
+    offered = offer() if seen[0] is not None else None
 
     def wait(fd: int) -> None:
         # Who has the turn may do what all others wait for, so all of them look when it ends.
         while (front := _front(fd, start, ticket)) is not None:
             syscalls.await_range(fd, front, 1)
-            if offer is not None and offer.is_done():
-                done.append(True)
+            if offered is not None and offered.is_done():
                 syscalls.unlock_byte(fd, ticket)
                 return
 
@@ -132,11 +135,12 @@ def _wait_behind(fd: int, start: int, ticket: int, offer: Waiting | None) -> boo
         seen.append(_front(fd, start, ticket))
         return seen[-1] != seen[-2]
 
+    if offered is not None:
+        stack.callback(offered.withdrawn)
+        offered.make()
     if seen[0] is not None:
-        if offer is not None:
-            offer.make()
         blocking(fd, wait, TURN_SECONDS, is_moving)
-    return bool(done)
+    return offered
 
 
 @contextlib.contextmanager
@@ -206,3 +210,129 @@ def close(fd: int) -> None:
     if fd in _open:  # not in a fork, where the number may be that of another file
         _open.discard(fd)
         os.close(fd)
+
+
+# -- offers ----------------------------------------------------------------------------------------
+
+_TAKEN = ".taken"
+_BEGUN, _DONE = b"once", b"done"
+_SAID = len(_DONE) + 20
+
+
+class OfferState(NamedTuple):
+    """What became of an offer that was taken: whether it is done for sure, and the number that was said, 0 if none."""
+
+    is_done: bool
+    number: int
+
+
+def _offers_folder() -> str:
+    return f"{tempfile.gettempdir()}/kartosql-{os.getuid()}.offers"
+
+
+def _begin(folder: str) -> str:
+    """Return what the paths of offers for a folder begin with; raises OSError where there is no place for them."""
+    place = _offers_folder()
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise OSError("not ours")
+    of = os.stat(folder)
+    return f"{place}/{of.st_dev:x}-{of.st_ino:x}-"
+
+
+class OfferedWrite:
+    """An offer of this writer for a folder; it is not made where the system has no place for it."""
+
+    def __init__(self, folder: str, content: bytes) -> None:
+        self._folder, self._content = folder, content
+        self._path: str | None = None
+
+    def make(self) -> None:
+        """Let others see it, until it is ``withdrawn``."""
+        with contextlib.suppress(OSError, AttributeError):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(_offers_folder(), 0o700)
+            path = f"{_begin(self._folder)}{time.time_ns():020d}-{uuid.uuid4().hex}"
+            self._fd = opened(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                if not syscalls.try_lock(self._fd) or os.write(self._fd, self._content) < len(self._content):
+                    raise OSError("no space")
+                os.rename(f"{path}.new", path)
+                self._path = path
+            except OSError:
+                self._end(f"{path}.new")
+                raise
+
+    def is_done(self) -> bool:
+        """Return whether somebody took it, and did it."""
+        return self._path is not None and os.pread(self._fd, len(_DONE), 0) == _DONE
+
+    def withdrawn(self) -> OfferState | None:
+        """Take it back; return what was said if somebody else took it before."""
+        if self._path is None:
+            return None
+        path, self._path = self._path, None
+        try:
+            os.unlink(path)
+            said = None
+        except OSError:
+            said = os.pread(self._fd, _SAID, 0)
+        self._end(path + _TAKEN)
+        if said is None:
+            return None
+        return OfferState(
+            said.startswith(_DONE), int(said[len(_DONE) :]) if said[: len(_DONE)] in (_DONE, _BEGUN) else 0
+        )
+
+    def _end(self, path: str) -> None:
+        close(self._fd)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An offer of another writer that this one took."""
+
+    path: str
+    content: bytes
+
+    def say(self, number: int, *, is_done: bool) -> None:
+        """Tell its writer a number, before it is begun and once it is done."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self.path + _TAKEN, os.O_WRONLY | os.O_NOFOLLOW)
+            try:
+                os.pwrite(fd, (_DONE if is_done else _BEGUN) + b"%020d" % number, 0)
+            finally:
+                os.close(fd)
+
+    def give_back(self) -> None:
+        """Leave it to others, as if it had not been taken."""
+        with contextlib.suppress(OSError):
+            os.rename(self.path + _TAKEN, self.path)
+
+
+def offers(folder: str | None) -> list[str]:
+    """Return the paths of what is offered for a folder on a local disk, and what is left there, the oldest first."""
+    if folder is not None:
+        with contextlib.suppress(OSError, AttributeError):
+            place, _, start = _begin(folder).rpartition("/")
+            return sorted(f"{place}/{name}" for name in os.listdir(place) if name.startswith(start))
+    return []
+
+
+def take(paths: Sequence[str], most: int) -> Iterator[Taken]:
+    """Take offers in their order; those of writers that are dead are removed."""
+    for path in paths:
+        with contextlib.suppress(OSError, AttributeError):
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                if syscalls.try_lock(fd):
+                    os.unlink(path)
+                elif "." not in os.path.basename(path) and most > 0:
+                    content = os.read(fd, os.fstat(fd).st_size)
+                    os.rename(path, path + _TAKEN)
+                    most -= 1
+                    yield Taken(path, content)
+            finally:
+                os.close(fd)

@@ -12,7 +12,7 @@ import datetime as dt
 import random
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
@@ -21,6 +21,7 @@ from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, Store
 from kartosql.formats.kartothek.metadata import ABSENT, DatasetDocument, Intent
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, OutcomeUnknown, PreconditionFailed, Version
+from kartosql.store.turns import OfferedWrite, offers
 from kartosql.write.change import CODECS, GRACE, Change, HeadMoved, Prepared, check_conflicts, conflict, rebase
 from kartosql.write.document import (
     LONGEST_WAIT_OF_COMMIT,
@@ -39,7 +40,7 @@ from kartosql.write.document import (
     touched,
     with_marks,
 )
-from kartosql.write.group import Companion, companions, given_back, offer_of, together, told
+from kartosql.write.group import Companion, companions, offer_of, together
 from kartosql.write.history import record
 from kartosql.write.recovery import abort, complete_schemas, finish, is_open, open_head, roll_back
 
@@ -194,14 +195,14 @@ class _Committing:
 
     def _round(self) -> Committed | None:
         uuid, base = self.change.uuid, self.bases.get(self.change.uuid)
-        # What may have been committed already is not for others to commit.
-        offer = None if self.attempts else offer_of(self.store, self.change, base, self.id)
-        with contextlib.ExitStack() as stack:
-            if offer is not None:
-                stack.callback(offer.withdrawn)
-            stack.enter_context(self.store.turn(uuid, offer))
+
+        def offer() -> OfferedWrite | None:
+            # What may have been committed already is not for others to commit.
+            return None if self.attempts else offer_of(self.store, self.change, base, self.id)
+
+        with self.store.turn(uuid, offer) as offered:
             self.backoff.began = time.monotonic()  # what was before was waiting
-            answer = offer.withdrawn() if offer is not None else None
+            answer = offered.withdrawn() if offered is not None else None
             if answer is not None and answer.is_done:
                 return Committed(uuid, answer.number, self.id, ())
             head = open_head(self.store, uuid, is_primary=self.is_primary)
@@ -273,12 +274,14 @@ class _Committing:
 
     def _try(self, head: Head | None) -> Committed | None:
         base = self._base(self.change, head)
-        others = companions(self.store, self.change, head, base) if not self.attempts else []
-        with given_back(others):
-            prepared = self._prepare(together(self.change, others), head, base, [o.id for o in others])
-            told(others, _sequence(prepared.document) - len(others) + 1, is_done=False)
+        waiting = offers(self.store.folder_path(self.change.uuid)) if not self.attempts else []
+        others = companions(waiting, self.change, head, base) if waiting else []
+        change = together(self.change, others) if others else self.change
+        with _given_back(others):
+            prepared = self._prepare(change, head, base, [o.id for o in others])
+            _tell(others, _sequence(prepared.document) - len(others) + 1, is_done=False)
         try:
-            with given_back(others, (PreconditionFailed, KartosqlError)):
+            with _given_back(others, (PreconditionFailed, KartosqlError)):
                 now = swap(self.store, prepared.document, head)
         except (PreconditionFailed, OutcomeUnknown) as e:
             self._doubt(head, prepared, e, others)
@@ -317,7 +320,7 @@ class _Committing:
         # Of several puts without an answer this one happened; later commits are of others.
         own = found.identity if found is not None and found.identity is not None else None
         sequence = own.sequence if own is not None and own.id == self.id else _sequence(document) - len(others)
-        told(others, sequence + 1, is_done=True)
+        _tell(others, sequence + 1, is_done=True)
         return Committed(
             uuid=change.uuid,
             sequence=sequence,
@@ -343,6 +346,25 @@ class _Committing:
             "committed",
             hint="Look for this id in the metadata of the dataset before you try again. Nothing was deleted.",
         )
+
+
+def _tell(others: Sequence[Companion], first: int, *, is_done: bool) -> None:
+    """Tell those whose appends were taken their sequence, the first of which is given."""
+    for sequence, other in enumerate(others, first):
+        other.taken.say(sequence, is_done=is_done)
+
+
+@contextlib.contextmanager
+def _given_back(
+    others: Sequence[Companion], errors: tuple[type[BaseException], ...] = (BaseException,)
+) -> Iterator[None]:
+    """Give taken appends back if one of these errors is raised, after which they are not committed."""
+    try:
+        yield
+    except errors:
+        for other in others:
+            other.taken.give_back()
+        raise
 
 
 def _sequence(document: DatasetDocument | None) -> int:

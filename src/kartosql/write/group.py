@@ -11,7 +11,7 @@ import base64
 import contextlib
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
-from kartosql.store.offers import OfferedWrite, Taken, take
+from kartosql.store.turns import OfferedWrite, Taken, take
 from kartosql.write.change import Change, joined_pairs
 from kartosql.write.document import MIN_GRACE, Head
 
@@ -51,13 +51,13 @@ def offer_of(store: Store, change: Change, base: Head | None, commit_id: str) ->
     return OfferedWrite(folder, json.dumps({"alike": alike, **own}).encode())
 
 
-def companions(store: Store, change: Change, head: Head | None, base: Head | None) -> list[Companion]:
-    """Take the appends of those who wait that can be committed with ``change`` upon ``head``."""
-    folder, alike = store.folder_path(change.uuid), _alike(change, base)
-    if folder is None or alike is None or head is None or not _is_plain(head):
+def companions(offers: Sequence[str], change: Change, head: Head | None, base: Head | None) -> list[Companion]:
+    """Take those of the appends that others offer that can be committed with ``change`` upon ``head``."""
+    alike = _alike(change, base)
+    if alike is None or head is None or not _is_plain(head):
         return []
     found, labels = [], set(change.added)
-    for taken in take(folder, MOST):
+    for taken in take(offers, MOST):
         one = None
         with contextlib.suppress(ValueError, KeyError, TypeError, pa.ArrowException):
             one = _companion(change, taken, alike)
@@ -71,8 +71,6 @@ def companions(store: Store, change: Change, head: Head | None, base: Head | Non
 
 def together(change: Change, others: Sequence[Companion]) -> Change:
     """Return the change that adds what all of them add."""
-    if not others:
-        return change
     changes = [change, *(o.change for o in others)]
     return replace(
         change,
@@ -125,22 +123,3 @@ def _packed(table: pa.Table) -> str:
 
 def _unpacked(text: str) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text))).read_all()
-
-
-def told(others: Sequence[Companion], first: int, *, is_done: bool) -> None:
-    """Tell those whose appends were taken their sequence, the first of which is given."""
-    for sequence, other in enumerate(others, first):
-        other.taken.say(sequence, is_done=is_done)
-
-
-@contextlib.contextmanager
-def given_back(
-    others: Sequence[Companion], errors: tuple[type[BaseException], ...] = (BaseException,)
-) -> Iterator[None]:
-    """Give taken appends back if one of these errors is raised, after which they are not committed."""
-    try:
-        yield
-    except errors:
-        for other in others:
-            other.taken.give_back()
-        raise
