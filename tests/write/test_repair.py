@@ -10,11 +10,12 @@ import builders
 import kartosql
 from kartosql.errors import KartosqlWarning
 from kartosql.store import Store
-from kartosql.write.change import Change
+from kartosql.write.change import GRACE, Change
+from kartosql.write.check import check, repair
 from kartosql.write.commit import commit
 from kartosql.write.compact import compact
 from kartosql.write.operation import Operation
-from write.rivals import adding, content, in_partition, values
+from write.rivals import adding, content, in_partition, values, watched
 
 
 @pytest.fixture
@@ -218,3 +219,58 @@ def test_a_store_in_memory_is_mended_as_well():
     blind(store, stale)
     assert mend(store)[1] == []
     assert values(store, "d") == ["a", "c"]
+
+
+def at_each_call(local, act, meanwhile, start):
+    """Act once for each call of the store, before which somebody else commits; yield the answers with the store."""
+    for at in range(1000):
+        place = Store(f"{local.url}/{act.__name__}-{at}", create=True)
+        start(place)
+        other, reached = watched(place), False
+
+        def hook(number, when, name, key, at=at, place=place):
+            nonlocal reached
+            if when == "before" and number == at:
+                reached = True
+                meanwhile(Store(place.url))
+
+        other.hook = hook
+        answer = act(other)
+        if not reached:
+            return
+        yield answer, place
+    raise AssertionError("it does not end")
+
+
+def replace_twice(store):
+    commit(store, adding(store, "d", {1: "later"}))
+    commit(store, adding(store, "d", {1: "last"}, removed=in_partition(1)))
+
+
+def test_a_check_takes_no_commit_that_comes_meanwhile_for_a_lost_one(local):
+    def start(store):
+        commit(store, adding(store, "d", {1: "a", 2: "b"}, "create", create=True))
+
+    def checked(store):
+        return [f for f in check(store, ["d"], None, GRACE, full=False) if f.severity != "info"]
+
+    answers = [found for found, _ in at_each_call(local, checked, replace_twice, start)]
+    assert len(answers) > 5
+    assert not any(f.check == "lost-commit" for found in answers for f in found), answers
+
+
+@pytest.mark.filterwarnings("ignore::kartosql.errors.KartosqlWarning")
+def test_a_repair_brings_nothing_back_that_was_removed_meanwhile(local):
+    def start(store):
+        commit(store, adding(store, "d", {1: "a", 2: "b"}, "create", create=True))
+        stale = stale_document(store)
+        commit(store, adding(store, "d", {2: "lost"}))
+        blind(store, stale, "foreign")
+
+    def repaired(store):
+        found = check(Store(store.url), ["d"], None, GRACE, full=False)
+        return repair(store, "d", found, GRACE)
+
+    left = [values(store, "d") for _, store in at_each_call(local, repaired, replace_twice, start)]
+    assert len(left) > 5
+    assert all(found == ["b", "foreign", "last", "lost"] for found in left), left

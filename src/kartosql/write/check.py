@@ -91,6 +91,8 @@ class _Dataset:
         return self._finding(check_, "error", key, error.message, **more)
 
     def findings(self) -> Iterator[Finding]:
+        # Before the document, or what is committed in between would be in the one and not in the other.
+        entries = read_entries(self.store, self.uuid)
         try:
             head = read_raw(self.store, self.uuid)
         except FormatError as e:
@@ -106,7 +108,7 @@ class _Dataset:
             yield self._of(e, "orphans", None)
         if head is None or head.is_absent:
             return
-        yield from self._commits(head)
+        yield from self._commits(head, entries)
         try:
             dataset = Snapshot(self.store).dataset(self.uuid)
             tables = dataset.tables
@@ -174,8 +176,7 @@ class _Dataset:
                 key = naming.schema_key(self.uuid, name)
                 yield self._finding("schema", "error", key, "it is not the schema that the document says")
 
-    def _commits(self, head: Head) -> Iterator[Finding]:
-        entries = read_entries(self.store, self.uuid)
+    def _commits(self, head: Head, entries: Sequence[Entry]) -> Iterator[Finding]:
         identity = head.identity
         if head.is_foreign or (identity is None and entries):
             since = f" after {identity.operation} {identity.id} of {identity.time}" if identity is not None else ""
@@ -517,12 +518,13 @@ def repair(store: Store, uuid: str, findings: Sequence[Finding], grace: dt.timed
         done.add("metadata")
     steps: tuple[tuple[str, Callable[[Head], Change | None]], ...] = (
         ("index", lambda head: _indices(store, head, {f.detail for f in findings if f.check == "index"})),
-        ("lost-commit", lambda head: lost_change(store, head)),
+        ("lost-commit", lambda head: lost_change(store, head, entries)),
         ("foreign-write", lambda head: Change(uuid, OPERATION) if head.identity is None or head.is_foreign else None),
     )
     for check_, planned in steps:
         if check_ not in wanted:
             continue
+        entries = read_entries(store, uuid) if check_ == "lost-commit" else []  # before the document, as in findings
         head = read_head(store, uuid)
         change = planned(head) if head is not None else None
         if change is not None:
@@ -545,13 +547,13 @@ def _indices(store: Store, head: Head, columns: set[str]) -> Change | None:
     return Change(head.uuid, OPERATION, indices=pairs) if pairs else None
 
 
-def lost_change(store: Store, head: Head) -> Change | None:
-    """Return the change that brings the lost commits of a dataset back, in their order; None for none.
+def lost_change(store: Store, head: Head, entries: Sequence[Entry]) -> Change | None:
+    """Return the change that brings the lost ones of some commits of a dataset back, in their order; None for none.
 
     What they added comes before what was committed after them, so that newer rows stay the newer ones.
     """
     labels = head.document.labels or ()
-    all_ = dropped(read_entries(store, head.uuid), head.identity, labels)
+    all_ = dropped(entries, head.identity, labels)
     missing = [one for one in net(all_) if one.reason is None]
     found = [one for one in missing if _missing(store, one) is None]
     left = {one.entry.id for one in missing} - {one.entry.id for one in found}
