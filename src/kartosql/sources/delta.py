@@ -25,7 +25,8 @@ from kartosql.formats.type_promotion import plain
 from kartosql.memo import memoized
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
-from kartosql.sources.folder_table import FolderTable, FooterShapes, OneTable
+from kartosql.sources.folder import OneTable
+from kartosql.sources.folder_table import FolderTable, FooterShapes
 from kartosql.store import Store
 from kartosql.store.keys import check_key
 from kartosql.store.urls import is_below

@@ -12,7 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, War
 from kartosql.indexes.metadata_terms import column_type
 from kartosql.parquet import MAX_FOOTER, read_footer
 from kartosql.sources.attachments import AttachLocation
+from kartosql.sources.folder_table import FolderTable
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.store.urls import is_local_url, path_of
@@ -36,9 +37,6 @@ from kartosql.write.document import attempts
 from kartosql.write.indexing import KEYS, distinct
 from kartosql.write.inputs import invalid_data
 from kartosql.write.layout import is_index_type
-
-if TYPE_CHECKING:
-    from kartosql.sources.folder_table import FolderTable
 
 VERSION = 1
 GROUP_ROWS = 1 << 14  # pairs in a row group, which is what a lookup reads

@@ -7,10 +7,10 @@ import re
 import threading
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -20,20 +20,58 @@ from kartosql.formats.kartothek.naming import METADATA_JSON, METADATA_MSGPACK
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.formats.type_promotion import united
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.sources.attachments import AttachLocation, AttachOptions
+from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder_metadata import FolderSkipping, metadata_of
-from kartosql.sources.folder_table import FolderTable, OneTable, files_of, shapes_of
+from kartosql.sources.folder_table import FolderTable, shapes_of
 from kartosql.sql.attach_parse import TYPES
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, settle, times_of
-from kartosql.tables.names import Name, no_versions
+from kartosql.tables.names import Attached, Name, no_versions
 from kartosql.tables.table import Table, file_table
 
 if TYPE_CHECKING:
     from kartosql.formats.xskipper.refreshing import Sources
     from kartosql.formats.xskipper.scans import DataFile
     from kartosql.write.skipping import SkippingIndexWriter
+
+
+class OneTable(Attachment):
+    """An attachment that is one table of files, under the name that it was attached as."""
+
+    described: ClassVar[str]  # what it is, in listings
+    file_indexes: FileIndexes
+    _location: AttachLocation
+
+    def now(self) -> Mapping[str, Attached]:
+        """Return the table by its name."""
+        return {self._location.name: self}
+
+    def tables(self) -> Sequence[tuple[Name, str]]:
+        """Return its name and what it is."""
+        return [((self._location.name,), self.described)]
+
+    @abstractmethod
+    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
+        """Return the table as of now, as a version or at a time."""
+
+    def skipping_indexes(self) -> SkippingIndexWriter[Any]:
+        """Return the skipping indexes of the table as of now."""
+        from kartosql.sources.indexing import TableIndexes
+
+        return TableIndexes(self._location.name, self._present(), self.file_indexes)
+
+    def _present(self) -> FolderTable:
+        found = self.find(())
+        assert found is not None
+        return files_of(found)
+
+
+def files_of(source: Table) -> FolderTable:
+    """Return the files that a table is made of."""
+    table = source.parts[0].table
+    assert isinstance(table, FolderTable)
+    return table
 
 
 class Folder(OneTable):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -13,15 +13,8 @@ from kartosql.formats.folder import ParquetSchemas
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.memo import memoized
-from kartosql.sources.attachments import AttachLocation, Attachment
 from kartosql.store import Mounts
 from kartosql.store.listing import ListedFile
-from kartosql.tables.names import Attached, Name
-from kartosql.tables.table import Table
-
-if TYPE_CHECKING:
-    from kartosql.sources.file_indexes import FileIndexes
-    from kartosql.write.skipping import SkippingIndexWriter
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,43 +131,6 @@ class FooterShapes(ABC):
     @abstractmethod
     def _shape(self, key: str, name: str, schema: pa.Schema) -> Variant:
         """Return how a file of a schema is read, the same object for those that are read alike."""
-
-
-class OneTable(Attachment):
-    """An attachment that is one table of files, under the name that it was attached as."""
-
-    described: ClassVar[str]  # what it is, in listings
-    file_indexes: FileIndexes
-    _location: AttachLocation
-
-    def now(self) -> Mapping[str, Attached]:
-        """Return the table by its name."""
-        return {self._location.name: self}
-
-    def tables(self) -> Sequence[tuple[Name, str]]:
-        return [((self._location.name,), self.described)]
-
-    @abstractmethod
-    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table as of now, as a version or at a time."""
-
-    def skipping_indexes(self) -> SkippingIndexWriter[Any]:
-        """Return the skipping indexes of the table as of now."""
-        from kartosql.sources.indexing import TableIndexes
-
-        return TableIndexes(self._location.name, self._present(), self.file_indexes)
-
-    def _present(self) -> FolderTable:
-        found = self.find(())
-        assert found is not None
-        return files_of(found)
-
-
-def files_of(source: Table) -> FolderTable:
-    """Return the files that a table is made of."""
-    table = source.parts[0].table
-    assert isinstance(table, FolderTable)
-    return table
 
 
 def shapes_of(schemas: Sequence[pa.Schema]) -> list[Variant]:

@@ -30,8 +30,8 @@ from kartosql.memo import memoized
 from kartosql.parquet import GroupBounds
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
-from kartosql.sources.folder import open_folder
-from kartosql.sources.folder_table import FolderTable, FooterShapes, OneTable
+from kartosql.sources.folder import OneTable, open_folder
+from kartosql.sources.folder_table import FolderTable, FooterShapes
 from kartosql.store import Store
 from kartosql.store.keys import check_key
 from kartosql.tables.names import Name
