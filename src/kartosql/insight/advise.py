@@ -38,6 +38,7 @@ from kartosql.predicate.tree import (
     In,
     Leaf,
     Opaque,
+    alternatives,
     is_evaluable,
 )
 from kartosql.query import SelectQuery
@@ -362,12 +363,8 @@ def _by_values(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
         return _skipping(d, holds, why, index, without, found.bytes_without, found.measured, note)
     step = int(10 ** max(0, len(str(most)) - 2))
     ndv = -(-most // step) * step  # two digits and zeros
-    asked = float("inf")  # values; of anything else a filter cannot be asked
-    if isinstance(leaf, In) and not leaf.negated:
-        asked = len(leaf.values or ())
-    elif isinstance(leaf, Comparison) and leaf.op == "=":
-        asked = 1
-    vain = min(1.0, FPP * asked)
+    constants = alternatives(leaf)  # of anything else a filter cannot be asked
+    vain = 1.0 if constants is None else min(1.0, FPP * len(constants))
     size, saved = shape_for(FPP, ndv).bits // 8, int(without * (1 - vain))
     is_wanted = d.pays(saved) and size <= FILTER_SHARE * (d.bytes // len(d.part.files))
     if not is_wanted or KINDS["bloomfilter"].value_type(d.table.types[column]) is None or d.has("bloomfilter", column):

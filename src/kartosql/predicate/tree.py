@@ -349,6 +349,13 @@ def group(op: str, items: list[Predicate]) -> Predicate:
     return joined(op, kept)
 
 
+def alternatives(leaf: object) -> tuple[Value, ...] | None:
+    """Return the constants of which a column has to equal one, None if that is not all that a predicate says."""
+    if isinstance(leaf, Comparison):
+        return (leaf.value,) if leaf.op == "=" else None
+    return leaf.values if isinstance(leaf, In) and not leaf.negated else None
+
+
 def mapped(predicate: Predicate, leaf: Callable[[Leaf], Predicate]) -> Predicate:
     """Return a predicate with something else in place of each of its leaves."""
     if isinstance(predicate, Group):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kartosql import parquet
 from kartosql.parquet import INDEXES, FooterLayout, decoder, varint
-from kartosql.predicate.tree import Comparison, Condition, In, Value, as_type, said
+from kartosql.predicate.tree import Comparison, Condition, In, alternatives, as_type, said
 from kartosql.store import Fetched
 
 MOST_GROUPS, MOST_BYTES = 8, 4 << 20  # of which a file is made; of more DuckDB reads what it needs
@@ -21,17 +21,13 @@ _Span = tuple[int, int]
 def wanted(conditions: Iterable[Condition], of: int, types: Mapping[str, pa.DataType]) -> tuple[str, list[Any]] | None:
     """Return a column that an occurrence of a table compares with integers or texts, and these values, or None."""
     for leaf in map(said, conditions):
-        if isinstance(leaf, Comparison) and leaf.op == "=":
-            values: Sequence[Value] = (leaf.value,)
-        elif isinstance(leaf, In) and not leaf.negated:
-            values = leaf.values or ()
-        else:
+        if not isinstance(leaf, Comparison | In) or not (values := alternatives(leaf)):
             continue
         (occurrence, column), *members = leaf.path
         type_ = pa.null() if members or occurrence != of else types.get(column, pa.null())
         if pa.types.is_integer(type_) or pa.types.is_string(type_):
             found = [as_type(value, type_) for value in values]
-            if found and None not in found:
+            if None not in found:
                 return column, found
     return None
 

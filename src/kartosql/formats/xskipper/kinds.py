@@ -55,7 +55,7 @@ from kartosql.formats.xskipper.java import JavaStreamError, old_bounds, old_valu
 from kartosql.formats.xskipper.java_patterns import extracted, of_java
 from kartosql.formats.xskipper.naming import column_name, parts_of, path_of, spelled
 from kartosql.formats.xskipper.segment import FileSchema, Index, Segment
-from kartosql.predicate.tree import Comparison, Contains, ContainsFolded, Extracted, In, Leaf, Path, Value
+from kartosql.predicate.tree import Contains, ContainsFolded, Extracted, In, Leaf, Path, Value, alternatives
 
 UDT = "io.xskipper.metadatastore.parquet.ParquetBaseClauseTranslator$BloomFilterMetaDataTypeUDT"
 TIME = pa.timestamp("us", "UTC")
@@ -340,11 +340,21 @@ class DistinctValues(Kind):
     name = "valuelist"
 
 
-class RegexValueList(Kind):
+class Text(Kind):
+    """What is kept of texts."""
+
+    takes = "text"
+
+    def value_type(self, type_: pa.DataType) -> pa.DataType | None:
+        """Return text, None for all else."""
+        found = super().value_type(type_)
+        return found if found == pa.string() else None
+
+
+class RegexValueList(Text):
     """The first groups that regular expressions find in the texts of a file."""
 
     name = "regexvaluelist"
-    takes = "text"
     parameters: ClassVar[Mapping[str, type]] = {"pattern": str}
     is_for_executors = False
     _STORED = "plugins.regex.pattern."
@@ -370,11 +380,6 @@ class RegexValueList(Kind):
 
     def _patterns(self, index: Index) -> list[tuple[str, str]]:
         return [(k.removeprefix(self._STORED), v) for k, v in index.params.items() if k.startswith(self._STORED)]
-
-    def value_type(self, type_: pa.DataType) -> pa.DataType | None:
-        """Return text, None for all else."""
-        found = super().value_type(type_)
-        return found if found == pa.string() else None
 
     def collector(self, spec: IndexSpec, type_: pa.DataType) -> Any:
         """Return what finds the groups in distinct values."""
@@ -473,11 +478,8 @@ class BloomFilter(Kind):
 
     def _hashed(self, evidence: Evidence, index: Index, leaf: Leaf) -> list[int | str] | None:
         """Return the values of which a file must hold one, None if they are not certain."""
-        if isinstance(leaf, Comparison) and leaf.op == "=":
-            constants: tuple[Value, ...] = (leaf.value,)
-        elif isinstance(leaf, In) and not leaf.negated and leaf.values is not None:
-            constants = leaf.values
-        else:
+        constants = alternatives(leaf)
+        if constants is None:
             return None
         type_ = self._type_of(evidence, index)
         if type_ is None:
@@ -497,22 +499,11 @@ class BloomFilter(Kind):
         return next((o.value_type for o in others if o.path == index.path and o.value_type is not None), None)
 
 
-class Text(Kind):
-    """What is kept of texts, in a form that the original does not know."""
-
-    takes = "text"
-    is_own = True
-
-    def value_type(self, type_: pa.DataType) -> pa.DataType | None:
-        """Return text, None for all else."""
-        found = super().value_type(type_)
-        return found if found == pa.string() else None
-
-
 class Prefix(Text):
     """The first characters of the texts of a file, each beginning once."""
 
     name = "prefix"
+    is_own = True
     parameters: ClassVar[Mapping[str, type]] = {"length": int}
     _LENGTH = "index.prefix.length"
 
@@ -562,6 +553,7 @@ class NGram(Text):
     """The pieces of three bytes in the texts of a file, whatever their case, as a filter of its own size."""
 
     name = "ngram"
+    is_own = True
     leaves = ("",)
     has_large_cells = True
     _FORM: ClassVar[dict[str, str]] = {"index.ngram.form": "1"}
@@ -610,11 +602,7 @@ class NGram(Text):
         """Return the pieces of each of the texts of which a match holds one; none if that is not known."""
         if isinstance(leaf, Contains | ContainsFolded):
             return [pieces_of(leaf.text, begins=isinstance(leaf, Contains) and leaf.begins)]
-        constants: Sequence[Value] | None = None
-        if isinstance(leaf, Comparison) and leaf.op == "=":
-            constants = [leaf.value]
-        elif isinstance(leaf, In) and not leaf.negated:
-            constants = leaf.values
+        constants = alternatives(leaf)
         if constants is None or len(constants) > MAX_VALUES or any(c.kind not in ("string", "text") for c in constants):
             return []
         return [pieces_of(str(c.value), begins=True, ends=True) for c in constants]
