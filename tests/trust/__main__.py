@@ -208,6 +208,20 @@ def explore(given: Any, clock: Clock) -> int:
     return explorer.failures
 
 
+def soak(given: Any) -> int:
+    """Let everything go on at once for a while."""
+    from trust import soak
+
+    seconds = (given.hours or 1 / 60) * 3600
+    failures, counts, held = soak.soak(seconds)
+    print("what each held: median of the second and of the last third of the time", held, sep="\n")
+    for failure in failures:
+        print(failure)
+    told = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+    print(f"soak: {seconds:,.0f} s, {told}, {len(failures)} failures", flush=True)
+    return len(failures)
+
+
 PARTS = {"simulation": simulate, "answers": ask, "hostile": damage}
 PER_PROCESS = 200
 
@@ -215,7 +229,7 @@ PER_PROCESS = 200
 def main() -> int:
     """Print what was run, and what failed; return 1 if something did."""
     parser = argparse.ArgumentParser(prog="python -m tests.trust", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("part", nargs="?", choices=(*PARTS, "bugs", "fuzz", "explore"))
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "bugs", "fuzz", "explore", "soak"))
     parser.add_argument("--hours", type=float, help="for which to go on")
     parser.add_argument("--runs", type=int, help="of each part, after which to end")
     parser.add_argument("--seed", type=int, default=0, help="of the first run; those that follow have the next ones")
@@ -244,6 +258,8 @@ def main() -> int:
         return 1 if explore(given, Clock(given, 1.0)) else 0
     if given.part == "fuzz":
         return 1 if fuzz(given) else 0
+    if given.part == "soak":
+        return 1 if soak(given) else 0
     parts = [given.part] if given.part else list(PARTS)
     return 1 if sum(PARTS[part](given, Clock(given, 1 / len(parts))) for part in parts) else 0
 
