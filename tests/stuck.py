@@ -35,5 +35,6 @@ def main() -> None:
         return original(*args, **options)
 
     worker._run = noted
+    worker.CORES = 1
     setattr(owner, name, stuck)
     worker.main()

@@ -42,6 +42,16 @@ def test_what_is_stuck_in_a_phase_is_ended(store, monkeypatch, phase):
         _ends(con, "SELECT v FROM t WHERE 'STUCK' <> '' AND k < 5", monkeypatch)
 
 
+def test_the_system_ends_a_worker_whose_owner_does_not(store, monkeypatch):
+    monkeypatch.setattr(forking, "_TEMPLATE", "import sys, stuck; sys.argv.append('parse'); stuck.main()")
+    monkeypatch.setattr(untrusted.Worker, "_check", lambda self, end: None)
+    with kartosql.connect(store, untrusted=True, timeout=300) as con:
+        with pytest.raises(KartosqlError) as caught:
+            con.answer({"sql": "SELECT 'STUCK' AS s", "parameters": None, "limits": {"timeout": 0.1}})
+        assert caught.value.code == "worker-lost"
+        assert con.sql("SELECT v FROM t WHERE k = 7").rows() == [(14,)]
+
+
 CHAIN = "+".join("1" * 240)
 JOINED = " AND ".join(f"t{i}.k = t{j}.k" for i in range(40) for j in range(i))
 SLOW = {

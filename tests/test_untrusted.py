@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import pytest
 import abuse
 import kartosql
 from crashes import fork
-from kartosql import untrusted
+from kartosql import forking, untrusted
 from kartosql.errors import KartosqlError
 from kartosql.worker import SLACK
 
@@ -152,6 +154,71 @@ def test_other_calls_are_refused(con, name):
     with pytest.raises(KartosqlError) as caught:
         getattr(con, name)
     assert caught.value.code == "not-allowed"
+
+
+def test_files_above_the_byte_budget_are_not_read(store):
+    with kartosql.connect(store, untrusted=True, timeout=300, max_bytes="1KB") as con:
+        assert _failure(con, "SELECT * FROM t").code == "byte-budget"
+        assert con.sql("SELECT 1 AS a").rows() == [(1,)]
+
+
+def test_a_result_above_a_quarter_of_the_memory_is_an_error(store):
+    with kartosql.connect(store, untrusted=True, timeout=300, memory_limit="400MB") as con:
+        error = _failure(con, "SELECT i, i + 1 AS j FROM range(7000000) r(i)")
+        assert (error.code, "a quarter of memory_limit" in error.message) == ("out-of-memory", True)
+        assert len(con.sql("SELECT i, i + 1 AS j FROM range(5000000) r(i)")) == 5_000_000
+
+
+def test_what_spills_more_than_it_may_is_ended(store):
+    with kartosql.connect(store, untrusted=True, timeout=300) as con:
+        con.sql("SELECT 1 AS a")
+
+        def spill():
+            for worker in con._busy:
+                with open(Path(worker._folder, "spilled"), "wb") as file:
+                    file.truncate(untrusted.MEMORY + 1)  # takes no disk
+
+        thread = _once_busy(con, spill)
+        assert _failure(con, "SELECT count(*) FROM range(1000000000) a, range(1000000) b").code == "limit-exceeded"
+        thread.join()
+        assert con.sql("SELECT 1 AS a").rows() == [(1,)]
+
+
+class _Trap:
+    """What makes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("said", ["pickle", "list", "no error", "no size", "rows"])
+def test_nothing_that_a_worker_says_is_unpickled(store, tmp_path, monkeypatch, said):
+    trap = pickle.dumps(_Trap(str(tmp_path / "run")))
+    answers = {
+        "pickle": trap,
+        "list": b"[1]",
+        "no error": b'{"error": 1}',
+        "no size": b'{"bytes": "x"}',
+        "rows": json.dumps({"bytes": len(trap)}).encode(),
+    }
+    says = (
+        "from kartosql import worker\n"
+        "whole, first = worker._answer, []\n"
+        "def answer(to, header, data):\n"
+        "    if not first: return first.append(1) or whole(to, header, data)\n"
+        f"    to.write({len(answers[said]).to_bytes(8, 'little') + answers[said] + trap!r})\n"
+        "    to.flush()\n"
+        "worker._answer = answer\n"
+        "worker.main()"
+    )
+    monkeypatch.setattr(forking, "_TEMPLATE", says)
+    with kartosql.connect(store, untrusted=True, timeout=300) as con:
+        for _ in range(2):
+            assert _failure(con, "SELECT 1 AS a").code == "worker-lost"
+    assert not (tmp_path / "run").exists()
 
 
 ABUSE = [

@@ -46,27 +46,19 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 Cancelled = Callable[[], bool]  # whether who asked wants no answer any more
 
 
-class WorkerReport(Mapping[str, Any]):
+class WorkerReport(dict[str, Any]):
     """What a statement read and why, as ``ScanReport.to_dict`` has it, with the report as text."""
 
     def __init__(self, content: Mapping[str, Any], text: str) -> None:
-        self._content, self._text = content, text
-
-    def __getitem__(self, name: str) -> Any:
-        return self._content[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._content)
-
-    def __len__(self) -> int:
-        return len(self._content)
+        super().__init__(content)
+        self._text = text
 
     def __str__(self) -> str:
         return self._text
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-able dictionary."""
-        return dict(self._content)
+        return dict(self)
 
     @property
     def files_selected(self) -> int:
@@ -135,10 +127,13 @@ class Worker:
         end = time.monotonic() + self._seconds + OVERTIME
         self._send(request)
         header = self._header(end)
-        size = int(header.get("bytes", 0))
-        if size > self._limits.memory:
-            raise self._ended(LimitError("The result is larger than memory_limit.", code="out-of-memory"))
-        table = pa.ipc.open_stream(pa.py_buffer(self._read(size, end))).read_all() if size else None
+        try:
+            size = int(header.get("bytes", 0))
+            if size > self._limits.memory:
+                raise self._ended(LimitError("The result is larger than memory_limit.", code="out-of-memory"))
+            table = pa.ipc.open_stream(pa.py_buffer(self._read(size, end))).read_all() if size else None
+        except (ValueError, TypeError, OSError, pa.ArrowException):  # of a worker that says what none does
+            raise self._ended(self._lost()) from None
         if header.get("last"):
             self.close()
         return header, table
@@ -173,7 +168,7 @@ class Worker:
             header = json.loads(self._read(size, end)) if size <= MAX_HEADER else None
         except (ValueError, RecursionError):
             header = None
-        if not isinstance(header, dict):
+        if not isinstance(header, dict) or not isinstance(header.get("error", {}), dict):
             raise self._ended(self._lost())
         return header
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import resource
@@ -34,6 +35,7 @@ from kartosql.sql.statements import Attach, Describe, Detach, Reset, Select, Set
 from kartosql.statements import run
 from kartosql.untrusted import memory_of
 
+CORES = os.cpu_count() or 1
 SLACK = 400_000_000  # bytes of address space for stacks and libraries that are loaded later
 
 
@@ -80,6 +82,7 @@ def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> Non
     _answer(answers, {"pid": os.getpid()}, None)
     is_last = False
     while not is_last and (request := _message(source)) is not None:
+        _limit_time(request.get("limits", {}).get("timeout", given["timeout"]))
         try:
             header, data = _run(connection, {**request, "settings": given}, first["memory"] // 4)
         except KartosqlError as e:
@@ -113,6 +116,8 @@ def _answer(to: BinaryIO, header: Mapping[str, Any], data: pa.Buffer | None) -> 
 
 def _run(connection: Connection, request: Mapping[str, Any], limit: int) -> tuple[dict[str, Any], pa.Buffer | None]:
     text, parameters = request["sql"], request["parameters"]
+    if isinstance(parameters, pa.RecordBatch):
+        parameters = [column[0].as_py() for column in parameters.columns]
     connection.settings = settings = request["settings"].copy()
     _, statement = connection._request(text, parameters, None)
     if isinstance(statement, Write | Set | Reset | Attach | Detach):
@@ -203,6 +208,13 @@ def _limit(memory: int) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (used + memory + SLACK,) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _limit_time(seconds: float) -> None:
+    """Let the system end the process where all cores take longer than a statement may, and its owner does nothing."""
+    most = math.ceil(time.process_time() + (seconds + 1) * CORES)
+    with contextlib.suppress(OSError, ValueError):  # above a limit that is there already
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _end_with(parent: int, folder: str) -> None:

@@ -173,7 +173,7 @@ def codes() -> set[str]:
 @EVERY_PAGE
 def test_codes_and_settings_that_a_page_mentions_exist(page: Path) -> None:
     kebab = {code for code in inline(page) if re.fullmatch(r"[a-z]+(-[a-z]+)+", code)}
-    programs = {"kartosql-demo", "spark-sql", "tpchgen-cli", "pyspark-client", "spark-submit"}
+    programs = {"kartosql-demo", "spark-sql", "tpchgen-cli", "pyspark-client", "spark-submit", "adbc-driver-flightsql"}
     assert kebab - codes() - programs == set()
     settings = {name for code in inline(page) for name in re.findall(r"^(?:RE)?SET (\w+)", code)}
     assert {n for n in settings if n not in SETTINGS} - {"name", "TIME"} == set()  # SET TIME ZONE
@@ -278,9 +278,18 @@ def test_ci_installs_runs_the_linters_and_then_the_tests(tmp_path: Path) -> None
     assert said_by_ci() == ["install", *linters[:2]]
 
 
-def test_each_line_of_the_page_on_reliability_names_a_test_that_is_there():
-    lines = [line for line in (CHECKOUT / "docs" / "reliability.md").read_text("utf-8").splitlines() if "::" in line]
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+@pytest.mark.parametrize("page", ["reliability", "security"])
+def test_each_promise_of_a_page_names_a_test_that_is_there(page):
+    text = (CHECKOUT / "docs" / f"{page}.md").read_text("utf-8")
+    tables = [table for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE) if " test |" in table.splitlines()[0]]
+    lines = [line for table in tables for line in table.splitlines()[2:]]
     assert len(lines) > 30
     for line in lines:
-        path, _, name = re.search(r"`(tests/[\w/]+\.py)::(test_\w+)`", line).expand(r"\1 \2").partition(" ")
-        assert f"def {name}(" in (CHECKOUT / path).read_text("utf-8"), line
+        named = _TEST.findall(line)
+        assert named, line
+        for path, name in named:
+            assert f"def {name}(" in (CHECKOUT / path).read_text("utf-8"), line
+    assert text.count("::test_") == sum(line.count("::test_") for line in lines)

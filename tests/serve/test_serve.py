@@ -35,6 +35,9 @@ token = "{GUEST}"
 tables = ["t"]
 rows = 3
 max_bytes = 2000
+[hasty]
+token = "token-of-the-hasty"
+seconds = 0.01
 """
 
 
@@ -117,6 +120,7 @@ def test_reports_tables_health_metrics_and_the_page_are_there(server):
         ("POST", "/sql", {"sql": "SELECT * FROM information_schema.tables"}, GUEST, 400, "not-allowed"),
         ("POST", "/sql", {"sql": "SELECT s FROM t WHERE p = 1"}, GUEST, 400, "limit-exceeded"),
         ("POST", "/sql", {"sql": "SELECT s FROM t"}, GUEST, 400, "byte-budget"),
+        ("POST", "/sql", {"sql": "SELECT count(*) FROM range(10000000000)"}, "token-of-the-hasty", 504, "timeout"),
     ],
 )
 def test_what_is_wrong_or_not_allowed_is_an_error_with_a_code(server, method, path, body, token, status, code):
@@ -143,6 +147,7 @@ def test_the_log_has_statements_without_their_constants(server):
 
 
 _TEXTS = ["'secret'", "'a/secret'", "'it''s secret'", "E'a\\'secret'", "'\\secret", "'secret", f"'{'x' * 2000}secret'"]
+_TEXTS += ["'C:\\' AND b = 'secret'", "'it\\'s secret'", "E'secret\\", "/* a /* b */ secret */"]
 _TEXTS += ["$$secret$$", "$t$a $$ secret$t$", "$$secret", "-- secret", "/* secret */", "/* secret"]
 
 

@@ -49,15 +49,15 @@ def serve(arguments: Sequence[str]) -> int:
     if (given.tls_cert is None) != (given.tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together.")
     options = dict(option.partition("=")[::2] for option in given.storage_option)
-    limits: dict[str, Any] = {"timeout": given.timeout, "memory_limit": given.memory_limit}
-    limits |= {} if given.max_bytes is None else {"max_bytes": given.max_bytes}
     with contextlib.ExitStack() as stack:
         connection = connect(
             given.url,
             storage_options=options or None,
             untrusted=True,
             workers=1 if given.stdio else given.workers,
-            **limits,
+            timeout=given.timeout,
+            memory_limit=given.memory_limit,
+            max_bytes=given.max_bytes,
         )
         stack.enter_context(connection)
         log = stack.enter_context(_log(given.audit_log))
@@ -154,14 +154,10 @@ def _flight(location: str, service: Service, certificates: tuple[str, str] | Non
         raise UsageError(f"Flight SQL cannot listen on {location}: {e}") from None
 
 
-@contextlib.contextmanager
-def _log(path: str | None) -> Iterator[TextIO | None]:
+def _log(path: str | None) -> contextlib.AbstractContextManager[TextIO | None]:
     if path is None or path == "-":
-        yield sys.stderr if path else None
-        return
+        return contextlib.nullcontext(sys.stderr if path else None)
     try:
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        return open(path, "a", encoding="utf-8")
     except OSError as e:
         raise UsageError(f"The log cannot be written: {e}") from None
-    with file:
-        yield file

@@ -18,16 +18,19 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, StoreError, UsageError
-from kartosql.serve.service import Client, Refused, Service
+from kartosql.serve.service import MAX_BODY, Client, Refused, Service
 from kartosql.serve.unread import SECONDS, Unread
 from kartosql.text.constants import quote
 from kartosql.untrusted import MAX_STATEMENT, Cancelled
 
 PREFIX = "type.googleapis.com/arrow.flight.protocol.sql."
 MAX_KEPT = 1_000  # statements of a client
+MAX_FIELDS = 1_000  # of a message
+MAX_LISTING = 10_000  # bytes of a command that asks for no statement
 EAGER = 2.0  # seconds in which the rows of a statement tell its columns, then they are asked for beside it ...
 DESCRIBING = 10.0  # ... which takes as long as this where all workers are busy; later the rows alone tell them
 LOOK = 0.2  # seconds between two looks whether a client that waits is still there
@@ -56,7 +59,9 @@ def _fields(data: bytes) -> dict[int, list[Any]]:
         raise ValueError
 
     try:
-        while at < len(data):
+        for _ in range(MAX_FIELDS):
+            if at == len(data):
+                return found
             key = varint()
             if key & 7 == 0:
                 value: Any = varint()
@@ -70,7 +75,7 @@ def _fields(data: bytes) -> dict[int, list[Any]]:
             found.setdefault(key >> 3, []).append(value)
     except (IndexError, ValueError):
         raise UsageError("The message is no protobuf of Flight SQL.", code="invalid-request") from None
-    return found
+    raise UsageError(f"The message has {MAX_FIELDS:,} fields or more.", code="invalid-request")
 
 
 def _text(fields: Mapping[int, list[Any]], number: int) -> str | None:
@@ -109,8 +114,15 @@ def _varint(value: int) -> bytes:
     return found + bytes([value])
 
 
+def _check_size(size: int, most: int) -> None:
+    """Raise ``request-too-large`` for more bytes than there may be."""
+    if size > most:
+        raise LimitError(f"The message has {size:,} bytes, the limit is {most:,}.", code="request-too-large")
+
+
 def _command(data: bytes) -> tuple[str, dict[int, list[Any]]]:
     """Return the name and the fields of a message in an Any."""
+    _check_size(len(data), MAX_BODY)
     outer = _fields(data)
     name = _text(outer, 1) or ""
     if not name.startswith(PREFIX):
@@ -121,7 +133,7 @@ def _command(data: bytes) -> tuple[str, dict[int, list[Any]]]:
 class _Statement:
     """A statement that is kept for a client: prepared, or begun, and then its rows or its error."""
 
-    def __init__(self, sql: str, parameters: list[Any] | None = None, size: int = 0) -> None:
+    def __init__(self, sql: str, parameters: pa.RecordBatch | None = None, size: int = 0) -> None:
         self.sql, self.parameters, self.size = sql, parameters, len(sql) + size
         self.stopped = threading.Event()
         self._wanted = time.monotonic()  # when someone waited for it
@@ -137,7 +149,7 @@ class _Statement:
             try:
                 self._rows.set_result(ask(self, is_stopped))
             except BaseException as e:  # noqa: BLE001
-                self._rows.set_exception(e)
+                self._rows.set_exception(e.with_traceback(None))
 
         threading.Thread(target=run, daemon=True).start()
 
@@ -167,9 +179,7 @@ class _Kept:
 
     def keep(self, client: Client, statement: _Statement, handle: bytes | None = None) -> bytes:
         """Keep a statement, in the place of another if there is a handle; returns its handle."""
-        if statement.size > MAX_STATEMENT:
-            message = f"The statement has {statement.size:,} bytes, the limit is {MAX_STATEMENT:,}."
-            raise LimitError(message, code="statement-too-long")
+        _check_size(statement.size, MAX_STATEMENT)
         handle = handle or secrets.token_bytes(16)
         with self._lock:
             kept = self._of[client.name]
@@ -237,12 +247,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             client, name, fields = self._asked(context, descriptor.command or b"")
             if name in _ASKING:
                 statement = self._begun(client, name, fields)
-                handle = self._kept.keep(client, statement)
                 rows = statement.rows(context.is_cancelled, EAGER)
                 schema = None if rows else self._described(client, statement)
                 if statement.is_done:
                     schema = statement.rows(context.is_cancelled).schema
-                ticket = _any(_TICKET, _message(f1=handle))
+                ticket = _any(_TICKET, _message(f1=self._kept.keep(client, statement)))
             else:
                 schema, ticket = self._listing(client, name, fields).schema, descriptor.command
             known = {} if schema is None else {"f1": schema.serialize().to_pybytes()}
@@ -282,20 +291,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             if name != "CommandPreparedStatementQuery":
                 raise UsageError("Statements that change something are not allowed here.", code="not-allowed")
             handle = _bytes(fields.get(1, [b""])[-1])
-            row: list[Any] | None = None
-            size = 0
-            for batch in (chunk.data for chunk in reader if chunk.data is not None and chunk.data.num_rows):
-                if row is not None or batch.num_rows > 1:
-                    hint = "Ask once for each row of parameters."
-                    raise UsageError("A statement has one row of parameters.", code="invalid-parameters", hint=hint)
-                row, size = [column[0].as_py() for column in batch.columns], batch.nbytes
-            self._kept.keep(client, _Statement(self._kept.get(client, handle).sql, row or [], size), handle)
+            row = _row(reader)
+            size = row.nbytes if row else 0
+            self._kept.keep(client, _Statement(self._kept.get(client, handle).sql, row, size), handle)
             writer.write(pa.py_buffer(_message(f1=handle)))
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         """Prepare a statement, forget one, or stop one that runs."""
         with _translated():
             client = self._client(context)
+            _check_size(action.body.size, MAX_BODY)
             body = action.body.to_pybytes()
             if action.type == "CreatePreparedStatement":
                 sql = _text(_command(body)[1], 1) or ""
@@ -311,7 +316,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 return iter([])
             if action.type == "CancelFlightInfo":
                 return iter([flight.Result(pa.py_buffer(_message(f1=self._cancel(client, body))))])
-            raise UsageError(f"There is no action {action.type!r}.", code="not-supported")
+            raise UsageError(f"There is no action {action.type[:100]!r}.", code="not-supported")
+
+    def _refused(self, *_: Any) -> Any:
+        with _translated():
+            raise UsageError("Flight SQL asks for statements and listings by commands.", code="not-supported")
+
+    do_exchange = list_flights = _refused
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Return the actions that there are."""
@@ -374,7 +385,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             "CommandGetSqlInfo": lambda: _sql_info(fields),
         }
         if name not in listings:
-            raise UsageError(f"{name} is not supported.", code="not-supported")
+            raise UsageError(f"{name[:100]} is not supported.", code="not-supported")
+        _check_size(sum(len(_message(f1=value)) for values in fields.values() for value in values), MAX_LISTING)
         return listings[name]()
 
     def _names(self, client: Client, fields: Mapping[int, list[Any]]) -> list[tuple[str, str, str]]:
@@ -385,8 +397,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         for shown, kind in self._service.tables(client):
             schema, _, table = shown.rpartition(".")
             found.append((_plain(schema) or "main", _plain(table), "VIEW" if kind == "view" else "TABLE"))
-        wanted = _text(fields, 2)
-        return [row for row in found if wanted is None or _like(row[0], wanted)]
+        return _like(found, 0, _text(fields, 2))
 
     def _schemas(self, client: Client, fields: Mapping[int, list[Any]]) -> pa.Table:
         names = sorted({schema for schema, _, _ in self._names(client, fields)})
@@ -394,8 +405,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return _listed(columns, [(_CATALOG, name) for name in names])
 
     def _tables(self, client: Client, fields: Mapping[int, list[Any]]) -> pa.Table:
-        wanted, types = _text(fields, 3), {_bytes(t).decode(errors="replace") for t in fields.get(4, [])}
-        rows = [row for row in self._names(client, fields) if wanted is None or _like(row[1], wanted)]
+        types = {_bytes(t).decode(errors="replace") for t in fields.get(4, [])}
+        rows = _like(self._names(client, fields), 1, _text(fields, 3))
         rows = [row for row in rows if not types or row[2] in types]
         columns = [("catalog_name", _TEXT, True), ("db_schema_name", _TEXT, True)]
         columns += [("table_name", _TEXT, False), ("table_type", _TEXT, False)]
@@ -413,25 +424,37 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return bytes(schema.serialize().to_pybytes())
 
 
+def _row(reader: Any) -> pa.RecordBatch | None:
+    """Return the row that a client sends, as it came: its values may take more memory than its bytes.
+
+    Raises ``invalid-parameters``, also for buffers that do not hold what they say, which no one may look into.
+    """
+    row: pa.RecordBatch | None = None
+    try:
+        for batch in (chunk.data for chunk in reader if chunk.data is not None and chunk.data.num_rows):
+            if row is not None or batch.num_rows > 1:
+                hint = "Ask once for each row of parameters."
+                raise UsageError("A statement has one row of parameters.", code="invalid-parameters", hint=hint)
+            batch.validate(full=True)
+            row = batch
+    except (pa.ArrowException, OSError) as e:
+        raise UsageError(f"The parameters are no valid Arrow: {e}", code="invalid-parameters") from None
+    return row
+
+
 def _listed(columns: Sequence[tuple[str, pa.DataType, bool]], rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     arrays = [pa.array([row[at] for row in rows], type_) for at, (_, type_, _) in enumerate(columns)]
     return pa.Table.from_arrays(arrays, schema=pa.schema([pa.field(*column) for column in columns]))
 
 
+def _like(rows: list[tuple[str, str, str]], at: int, pattern: str | None) -> list[tuple[str, str, str]]:
+    """Return the rows whose text at a place is like a pattern of SQL, in time that the pattern cannot blow up."""
+    return [row for row in rows if pattern is None or pc.match_like(row[at], pattern).as_py()]
+
+
 def _plain(name: str) -> str:
     """Return a name without the quotes that SQL needs."""
     return name[1:-1].replace('""', '"') if name[:1] == '"' and name[-1:] == '"' else name
-
-
-def _like(text: str, pattern: str) -> bool:
-    """Return whether a text is like a pattern of SQL with % and _."""
-    known = {0}
-    for char in pattern:
-        if char == "%":
-            known = set(range(min(known), len(text) + 1)) if known else known
-        else:
-            known = {at + 1 for at in known if at < len(text) and char in ("_", text[at])}
-    return len(text) in known
 
 
 def _sql_info(fields: Mapping[int, list[Any]]) -> pa.Table:
@@ -463,6 +486,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except KartosqlError as e:
+        e.__traceback__ = None  # whose frames have the statement, which has the error: it would stay until a collection
         detail, message = json.dumps(e.to_dict()).encode(), f"[{e.code}] {e}"
         if e.code == "timeout":
             raise flight.FlightTimedOutError(message, detail) from None

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from kartosql.errors import KartosqlError, LimitError, StoreError, UsageError
 from kartosql.serve import mcp
-from kartosql.serve.service import Client, Refused, Service, is_loopback, json_rows, parameters_of
+from kartosql.serve.service import MAX_BODY, Client, Refused, Service, is_loopback, json_rows, parameters_of
 
-MAX_BODY = 8_000_000
 SLOW = 30.0  # seconds in which a client has to send the rest of a request, or take a part of the answer ...
 CHUNK = 1_000_000  # ... of so many bytes
 ARROW = "application/vnd.apache.arrow.stream"
@@ -78,15 +77,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SLOW
     server: HttpServer
 
-    def do_GET(self) -> None:
-        with self.server.answers(self):
-            self._answer("GET")
-
-    do_HEAD = do_GET  # noqa: N815
-
     def do_POST(self) -> None:
         with self.server.answers(self):
-            self._answer("POST")
+            self._answer("GET" if self.command == "HEAD" else self.command)
+
+    do_GET = do_HEAD = do_POST  # noqa: N815
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that is no HTTP, or of a method that there is not, as any other error."""
@@ -105,8 +100,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self._error(UsageError("Only this machine may ask the server.", code="not-allowed", hint=hint), 403)
                 return
             body = self._body() if method == "POST" else b""
-            if method == "GET" and url.path in ("/", "/health"):
-                self._open(url.path)
+            if method == "GET" and url.path == "/health":
+                self._send_json({"status": "ok"})
+                return
+            if method == "GET" and url.path == "/":
+                page = resources.files("kartosql.serve").joinpath("page.html").read_bytes()
+                self._send(200, page, "text/html; charset=utf-8")
                 return
             client = self.server.service.client(self.headers.get("Authorization"))
             self._ask(method, url.path, {k: v[0] for k, v in parse_qs(url.query).items()}, body, client)
@@ -121,14 +120,10 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         asked = ([] if host is None else [f"//{host}"]) + ([] if origin is None else [origin])
-        return not all(is_loopback(_host_of(url)) for url in asked)
-
-    def _open(self, path: str) -> None:
-        if path == "/health":
-            self._send(200, b'{"status": "ok"}')
-        else:
-            page = resources.files("kartosql.serve").joinpath("page.html").read_bytes()
-            self._send(200, page, "text/html; charset=utf-8")
+        try:
+            return not all(is_loopback(urlsplit(url).hostname) for url in asked)
+        except ValueError:  # no URL
+            return True
 
     def _ask(self, method: str, path: str, query: dict[str, str], body: bytes, client: Client) -> None:
         service = self.server.service
@@ -198,13 +193,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for at in range(0, len(content) if self.command != "HEAD" else 0, CHUNK):  # each within the time
             self.wfile.write(memoryview(content)[at : at + CHUNK])
-
-
-def _host_of(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
 
 
 def _json(body: bytes) -> Any:

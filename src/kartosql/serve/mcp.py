@@ -17,17 +17,6 @@ MOST_ROWS = 5_000
 MAX_LINE = 4_000_000
 
 _SQL = {"sql": {"type": "string", "description": "One statement in DuckDB's dialect of SQL."}}
-_TOOLS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
-    "list_tables": ("List the tables that can be queried, with their kinds.", {}, []),
-    "describe": ("List the columns of a table with type, role and index.", {"table": {"type": "string"}}, ["table"]),
-    "explain": ("Tell which files a SELECT would read and why. Ask this before a large query.", _SQL, ["sql"]),
-    "query": (
-        f"Run a SELECT and return its rows, {MAX_ROWS} at most unless max_rows says another number, with what it read.",
-        {**_SQL, "parameters": {"type": "array", "items": {}}, "max_rows": {"type": "integer", "maximum": MOST_ROWS}},
-        ["sql"],
-    ),
-    "advise": ("Propose indexes and rewritings that make a SELECT read fewer files.", _SQL, ["sql"]),
-}
 
 
 class _Invalid(Exception):
@@ -72,10 +61,10 @@ def _result(service: Service, client: Client, method: str, parameters: Mapping[s
                 {
                     "name": name,
                     "description": about,
-                    "inputSchema": {"type": "object", "properties": properties, "required": required},
+                    "inputSchema": {"type": "object", "properties": properties, "required": [*properties][:1]},
                     "annotations": {"readOnlyHint": True},
                 }
-                for name, (about, properties, required) in _TOOLS.items()
+                for name, (about, properties, _) in _TOOLS.items()
             ]
         }
     if method != "tools/call":
@@ -83,11 +72,12 @@ def _result(service: Service, client: Client, method: str, parameters: Mapping[s
     name, arguments = parameters.get("name"), parameters.get("arguments") or {}
     if name not in _TOOLS or not isinstance(arguments, dict):
         raise _Invalid(-32602, f"There is no tool {name!r}.")
-    for required in _TOOLS[name][2]:
+    _, properties, call = _TOOLS[name]
+    for required in [*properties][:1]:
         if not isinstance(arguments.get(required), str):
             raise _Invalid(-32602, f"The tool {name!r} needs {required}, a text.")
     try:
-        content = _CALLS[name](service, client, arguments)
+        content = call(service, client, arguments)
     except KartosqlError as e:
         return {**_text(e.to_dict()), "isError": True}
     return _text(content)
@@ -122,12 +112,23 @@ def _explain(service: Service, client: Client, arguments: Mapping[str, Any]) -> 
     return {"files_selected": report.files_selected, "files_total": report.files_total, "report": str(report)}
 
 
-_CALLS: dict[str, Callable[[Service, Client, Mapping[str, Any]], Any]] = {
-    "list_tables": lambda service, client, _: [{"table": t, "kind": k} for t, k in service.tables(client)],
-    "describe": _describe,
-    "explain": _explain,
-    "query": _query,
-    "advise": _advise,
+_TABLE: dict[str, Any] = {"table": {"type": "string"}}
+_MORE = {"parameters": {"type": "array", "items": {}}, "max_rows": {"type": "integer", "maximum": MOST_ROWS}}
+#: What each tool is for, its arguments, of which the first one is required, and what it calls.
+_TOOLS: dict[str, tuple[str, dict[str, Any], Callable[[Service, Client, Mapping[str, Any]], Any]]] = {
+    "list_tables": (
+        "List the tables that can be queried, with their kinds.",
+        {},
+        lambda service, client, _: [{"table": t, "kind": k} for t, k in service.tables(client)],
+    ),
+    "describe": ("List the columns of a table with type, role and index.", _TABLE, _describe),
+    "explain": ("Tell which files a SELECT would read and why. Ask this before a large query.", _SQL, _explain),
+    "query": (
+        f"Run a SELECT and return its rows, {MAX_ROWS} at most unless max_rows says another number, with what it read.",
+        {**_SQL, **_MORE},
+        _query,
+    ),
+    "advise": ("Propose indexes and rewritings that make a SELECT read fewer files.", _SQL, _advise),
 }
 
 

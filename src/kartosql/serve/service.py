@@ -26,10 +26,13 @@ from kartosql.settings import parse_size
 from kartosql.untrusted import Cancelled, UntrustedConnection, WorkerReport
 
 MAX_TOKENS = 10_000
+MAX_BODY = 8_000_000  # bytes of a request
 MAX_SHOWN = 1_000  # characters of a statement in the log
-# Comments, texts of all forms up to their end or that of the statement, quoted names, and numbers.
+# Comments, texts of all forms, names, and numbers. What is not closed goes up to the end of the statement, as does what
+# may or may not be: comments in comments, and a quote behind a backslash, which ends a text unless that is E'...'.
 _CONSTANT = re.compile(
-    r"""--[^\n]*|/\*.*?(?:\*/|\Z)|\$(\w*)\$.*?(?:\$\1\$|\Z)|(?:\b[eExXbB])?'(?:[^'\\]|\\.|'')*(?:'|\Z)|("(?:[^"]|"")*"|[^\W\d]\w*)|\d[\w.]*""",
+    r"""--[^\n]*|/\*(?:(?!\*/|/\*).)*(?:\*/|.*)|\$(\w*)\$.*?(?:\$\1\$|\Z)|\b[eE]'(?:[^'\\]|\\.|'')*(?:'|.*)|"""
+    r"""(?:\b[xXbB])?'(?:[^'\\]|\\(?!')|'')*(?:'|.*)|("(?:[^"]|"")*"|[^\W\d]\w*)|\d[\w.]*""",
     re.DOTALL,
 )
 
@@ -150,7 +153,8 @@ class Service:
         self._connection, self.tokens, self._log = connection, tokens, log
         self._anyone = Client("anyone")
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._results: Counter[str] = Counter()
+        self._totals: dict[str, float] = dict.fromkeys(("seconds", "rows", "files_read", "bytes_read"), 0)
         self._active = 0
 
     def client(self, authorization: str | None) -> Client:
@@ -225,35 +229,24 @@ class Service:
     def _note(self, client: Client, sql: str, code: str, seconds: float, done: Mapping[str, Any]) -> None:
         with self._lock:
             self._active -= 1
-            self._counts["statements", code] += 1
-            self._counts["milliseconds", ""] += round(seconds * 1000)
-            for what in ("rows", "files", "bytes") if done["asked"] == "rows" else ():
-                self._counts[what, ""] += done.get(what) or 0
+            self._results[code] += 1
+            self._totals["seconds"] += seconds
+            if done["asked"] == "rows":
+                for name, what in (("rows", "rows"), ("files_read", "files"), ("bytes_read", "bytes")):
+                    self._totals[name] += done.get(what) or 0
             if self._log is not None:
-                text = without_constants(sql)[:MAX_SHOWN] if isinstance(sql, str) else ""
+                text = without_constants(sql[: 10 * MAX_SHOWN])[:MAX_SHOWN] if isinstance(sql, str) else ""
                 line = {"time": round(time.time(), 3), "who": client.name, "statement": text, "result": code}
                 print(json.dumps({**line, "seconds": round(seconds, 4), **done}), file=self._log, flush=True)
 
     def metrics(self) -> str:
         """Return counters in the text format of Prometheus."""
         with self._lock:
-            counts, active = dict(self._counts), self._active
+            results, totals, active = sorted(self._results.items()), dict(self._totals), self._active
         lines = ["# TYPE kartosql_statements_total counter"]
-        lines += [
-            f'kartosql_statements_total{{result="{code}"}} {count}'
-            for (what, code), count in sorted(counts.items())
-            if what == "statements"
-        ]
-        for name, key, scale in (
-            ("seconds", "milliseconds", 0.001),
-            ("rows", "rows", 1),
-            ("files_read", "files", 1),
-            ("bytes_read", "bytes", 1),
-        ):
-            lines += [
-                f"# TYPE kartosql_{name}_total counter",
-                f"kartosql_{name}_total {round(counts.get((key, ''), 0) * scale, 3)}",
-            ]
+        lines += [f'kartosql_statements_total{{result="{code}"}} {count}' for code, count in results]
+        for name, total in totals.items():
+            lines += [f"# TYPE kartosql_{name}_total counter", f"kartosql_{name}_total {round(total, 3)}"]
         return "\n".join([*lines, "# TYPE kartosql_active gauge", f"kartosql_active {active}", ""])
 
 
