@@ -228,7 +228,8 @@ class DeltaTable:
         for n in range(parts):
             name = f"{uuid.uuid4()}.parquet"
             self._write(self.log / "_sidecars" / name, [*gone, *adds[n::parts]], structs)
-            head.append({"sidecar": {"path": name, "sizeInBytes": 1, "modificationTime": 1}})
+            size = (self.log / "_sidecars" / name).stat().st_size
+            head.append({"sidecar": {"path": name, "sizeInBytes": size, "modificationTime": 1}})
         path = self.log / f"{begin}.{uuid.uuid4()}.{kind}"
         if kind == "json":
             path.write_text("".join(json.dumps(a) + "\n" for a in head), "utf-8")
@@ -256,22 +257,32 @@ class DeltaTable:
         types = {
             "add": pa.struct(add),
             "remove": pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64()), ("dataChange", pa.bool_())]),
-            "protocol": pa.struct([("minReaderVersion", pa.int32()), ("readerFeatures", pa.list_(pa.string()))]),
+            "protocol": pa.struct(
+                [
+                    *((f"min{of}Version", pa.int32()) for of in ("Reader", "Writer")),
+                    *((f"{of}Features", pa.list_(pa.string())) for of in ("reader", "writer")),
+                ]
+            ),
             "metaData": pa.struct(
                 [
                     ("id", pa.string()),
+                    ("format", pa.struct([("provider", pa.string()), ("options", texts)])),
                     ("schemaString", pa.string()),
                     ("partitionColumns", pa.list_(pa.string())),
                     ("configuration", texts),
                 ]
             ),
-            "sidecar": pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64())]),
+            "sidecar": pa.struct(
+                [("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64())]
+            ),
         }
         rows = [{k: self._as_stored(k, v, structs) for k, v in a.items() if k in types} for a in actions]
         pq.write_table(pa.table({k: pa.array([r.get(k) for r in rows], t) for k, t in types.items()}), path)
 
     def _as_stored(self, kind: str, action: Mapping[str, Any], structs: bool) -> dict[str, Any]:
         found = {**action, "configuration": list(action.get("configuration", {}).items())}
+        if kind == "metaData":
+            found["format"] = {"provider": "parquet", "options": []}
         if kind == "add":
             found["partitionValues"] = list(action["partitionValues"].items())
             if structs and "stats" in action:

@@ -191,9 +191,12 @@ class Checker:
                 problem = differ(given, wanted, replace(stmt, limit=None))
         return problem, lost
 
+    def again(self, number: int) -> str:
+        """Return how to check a statement once more."""
+        return f"again: PYTHONPATH=tests python -m differential {self.world.seed} {number}"
+
     def _describe(self, number: int, stmt: Statement, problem: str) -> str:
-        again = f"PYTHONPATH=tests python -m differential {self.world.seed} {number}"
         return (
             f"store {self.world.seed}, statement {number}\n{stmt.text}{stmt.tail}\nparameters {stmt.parameters}, "
-            f"settings {self.world.settings}\n{problem}\nagain: {again}"
+            f"settings {self.world.settings}\n{problem}\n{self.again(number)}"
         )

@@ -285,6 +285,22 @@ def test_a_skipping_index_is_not_that_of_another_column_with_its_name(con, tmp_p
     lake.close()
 
 
+def test_skipping_indexes_of_columns_that_are_gone_go_with_the_next_change(con, tmp_path):
+    lake = Iceberg(tmp_path)
+    lake.append(pa.table({"k": ["one", "two"], "s": ["aaaa", "bbbb"]}))
+    con.attach(lake.url, "t", **lake.options)
+    con.sql("CREATE SKIPPING INDEX ON t (NGRAM(k), PREFIX(k), NGRAM(s))")
+    lake.rename()  # and another column, of numbers, has the name
+    lake.append(pa.table({"old": ["three"], "s": ["cccc"], "k": pa.array([7], pa.int64())}))
+    assert con.sql("CREATE SKIPPING INDEX ON t (MINMAX(k))").rows() == [("t", 2, 2, 0, 0, 0)]
+    assert selected(con, "SELECT s FROM t WHERE s LIKE '%ccc%'") == 1
+    assert selected(con, "SELECT s FROM t WHERE k > 7") == 0
+    assert con.sql("SELECT s FROM t WHERE old LIKE '%hre%'").rows() == [("cccc",)]
+    lake.swap("s", "old")
+    assert con.refresh_skipping_index("t")["indexes"] == 2
+    lake.close()
+
+
 def test_columns_that_files_call_otherwise_or_lack_are_indexed(con, tmp_path):
     fields = [column("i", "long", "col-1", 1), column("s", "string", "Odd.name", 2)]
     mapped = {"features": ("columnMapping",), "configuration": {"delta.columnMapping.mode": "name"}}

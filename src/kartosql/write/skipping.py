@@ -84,7 +84,7 @@ class SkippingIndexWriter(ABC, Generic[_Place]):
     def create(self, specs: Sequence[IndexSpec]) -> dict[str, Any]:
         """Make indexes beside those that there are, and return what was done; see Connection.create_skipping_index."""
         place, existing = self._existing()
-        found = specs_of(existing.indexes) if existing is not None else []
+        found = self._kept(existing) if existing is not None else []
         return self._make(place, existing, merged(found, resolved(specs, self._columns)))
 
     def refresh(self) -> dict[str, Any]:
@@ -92,7 +92,13 @@ class SkippingIndexWriter(ABC, Generic[_Place]):
         place, existing = self._existing()
         if existing is None:
             raise not_indexed(self.name)
-        return self._make(place, existing, specs_of(existing.indexes))
+        return self._make(place, existing, self._kept(existing))
+
+    def _kept(self, existing: MetadataStore) -> list[IndexSpec]:
+        """Return the indexes that there are, but for those of columns that are gone, or have become another."""
+        types = {name.lower(): type_ for name, type_ in self._columns.items()}
+        found = [(spec, types.get(spec.column.lower())) for spec in resolved(specs_of(existing.indexes), types)]
+        return [s for s, t in found if t is not None and (s.kind.value_type(t) is not None or t == pa.binary())]
 
 
 @dataclass(frozen=True)
