@@ -583,7 +583,8 @@ def local_footer(path: str, size: int, tail: int = TAIL, most: int | None = None
         number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
             start = max(0, size - length)
-            os.lseek(number, start, os.SEEK_SET)
+            if start:
+                os.lseek(number, start, os.SEEK_SET)
             return os.read(number, size - start)
         finally:
             os.close(number)

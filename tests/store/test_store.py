@@ -302,6 +302,21 @@ def test_links_are_not_followed(linked, key):
         assert key in e.value.message
 
 
+def test_a_link_among_many_folders_is_not_followed(linked):
+    keys = [f"u/many/p={n}/file" for n in range(100)]
+    for key in keys:
+        linked.put(key, b"1")
+    assert [s.size for s in Store(linked.root).stamps(keys).values()] == [1] * 100
+    os.symlink(os.path.dirname(linked.root) + "/secret", linked.root + "/u/many/p=out")
+    with pytest.raises(FormatError) as e:
+        Store(linked.root).stamps([*keys, "u/many/p=out/file"])
+    assert e.value.code == "unsafe-key"
+    os.symlink(os.path.dirname(linked.root) + "/secret", linked.root + "/u/all")
+    os.makedirs(os.path.dirname(linked.root) + "/secret/many/p=1")
+    with pytest.raises(FormatError):
+        Store(linked.root).stamps([f"u/all/many/p={n}/file" for n in range(100)])
+
+
 def test_links_are_not_written_through(linked):
     with pytest.raises(FormatError):
         linked.put("u/folder/file", b"overwritten")

@@ -19,13 +19,17 @@ from pyiceberg.table import StaticTable
 import kartosql
 from kartosql.errors import ConcurrentCommit, KartosqlError, KartosqlWarning
 from kartosql.formats import roaring
+from kartosql.parquet import GroupBounds
 from kartosql.store import Store
 from kartosql.store.keys import PreconditionFailed
+from kartosql.tables.statistics import ColumnBounds
 from kartosql.write.publish.delta import DeltaTarget
+from kartosql.write.publish.live import FileBounds, per_file
 
 deltalake = pytest.importorskip("deltalake")
 polars = pytest.importorskip("polars")
 pytest.importorskip("pyiceberg")
+iceberg = pytest.importorskip("kartosql.write.publish.iceberg")
 
 ROWS = """
     SELECT i AS x, CASE WHEN i % 5 > 0 THEN i / 3 END AS f, 'v' || i AS s, repeat('z', i::INT * 3) AS long,
@@ -358,10 +362,13 @@ def test_columns_of_iceberg_keep_their_ids_while_they_keep_their_types(con, tmp_
     assert same_rows(con, "t", target, "iceberg") == 1
 
 
-def test_manifests_stay_while_their_files_do(con, tmp_path):
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "read-again"])
+def test_manifests_stay_while_their_files_do(con, tmp_path, is_known):
     target = tmp_path / "store" / "t"
 
     def manifests() -> list[tuple[str, int, int]]:
+        if not is_known:
+            iceberg._known.clear()
         con.publish("t", target, "iceberg")
         table = StaticTable.from_metadata(str(target))
         found = table.current_snapshot().manifests(table.io)
@@ -380,6 +387,43 @@ def test_manifests_stay_while_their_files_do(con, tmp_path):
     entries = [e for m in table.current_snapshot().manifests(table.io) for e in m.fetch_manifest_entry(table.io)]
     assert sorted(e.sequence_number for e in entries) == [1, 1, 1, 2]
     assert same_rows(con, "t", target, "iceberg") == 16
+    assert len({e.snapshot_id for e in entries}) == 2
+
+
+def test_no_more_manifests_are_kept_than_agreed(monkeypatch):
+    monkeypatch.setattr(iceberg, "_known", {})
+    monkeypatch.setattr(iceberg, "MAX_KNOWN", 3)
+    for number in range(5):
+        iceberg._note(number, b"", {f"{number}-{n}": iceberg._Listed(1, 1) for n in range(2)})
+    assert [number for number, _ in iceberg._known] == [4]
+    iceberg._note(5, b"", {str(n): iceberg._Listed(1, 1) for n in range(9)})
+    assert [number for number, _ in iceberg._known] == [5]
+
+
+def test_a_log_with_odd_paths_and_vectors_is_read_again(con, tmp_path):
+    con.sql("CREATE DATASET t PARTITION BY (p) AS SELECT 'ä \"%' || x AS p, x FROM range(3) r(x)")
+    target = tmp_path / "store" / "t"
+    con.publish("t", target)
+    con.sql("DELETE FROM t WHERE x = 1")
+    done = con.publish("t", target)
+    assert (done["version"], done["added"], done["removed"]) == (1, 0, 1)
+    assert con.publish("t", target)["version"] == 1
+    assert same_rows(con, "t", target) == 2
+
+
+def test_bounds_of_several_row_groups_are_those_of_the_file():
+    known = ColumnBounds(pa.int64()).with_files(
+        {
+            4: [GroupBounds(3, 5, True, 0, 9), GroupBounds(1, 2, True, 2, 9), GroupBounds(None, None, True, 9, 9)],
+            5: [GroupBounds(None, None, True, 9, 9)],
+            6: [GroupBounds(1, 2, True, -1, 9), GroupBounds(0, 1, True, 1, 9)],
+            7: None,
+        }
+    )
+    found = per_file(known, [7, 6, 5, 4])
+    assert found == FileBounds((None, None, 9, 11), (None, 0, None, 1), (None, 2, None, 5))
+    assert found.bounds(str, lambda v: None if v == 2 else str(v)) == [[None, None, None, "1"], [None, None, None, "5"]]
+    assert per_file(known, []) == FileBounds((), (), ())
 
 
 def test_bounds_of_iceberg_hold_for_the_rows_and_prune_for_others(con, tmp_path):

@@ -90,8 +90,8 @@ class _EntryReader(Reader):
         else:
             self.value(kind, depth)
 
-    def group(self, data: bytes, end: int) -> RowGroup:
-        """Return the next row group of a file whose footer begins at ``end``."""
+    def group(self) -> _Group:
+        """Return the next row group of a file."""
         self.places.clear()
         at = self.at
         found = self.struct()
@@ -101,20 +101,41 @@ class _EntryReader(Reader):
             if begin != stop or size < 0:
                 raise ValueError("it does not lie together")
             stop += size
-        if not len(MAGIC) <= start <= stop <= end:
-            raise ValueError("it lies elsewhere")
         entry: list[bytes | int | None] = []
         for first, last, value in self.places:
             entry += [self.data[at:first], value]
             at = last
-        return RowGroup(found[3], start, memoryview(data)[start:stop], (*entry, self.data[at : self.at]))
+        return found[3], start, stop, (*entry, self.data[at : self.at])
+
+
+_Group = tuple[int, int, int, tuple[bytes | int | None, ...]]  # rows, start, stop and entry
+_recent: dict[bytes, tuple[bytes, list[_Group], bytes]] = {}  # parts of the footers that were read or written last
+_MOST_RECENT = 4  # footers: who changes a file often wrote it himself as a rule
+
+
+def _note(footer: bytes, parts: tuple[bytes, list[_Group], bytes]) -> tuple[bytes, list[_Group], bytes]:
+    for older in list(_recent)[: 1 - _MOST_RECENT]:
+        _recent.pop(older, None)
+    _recent[footer] = parts
+    return parts
 
 
 def cut(data: bytes) -> Cut:
     """Return the parts of a file; raises what is in ``DAMAGE`` where its row groups cannot be copied."""
     footer = footer_of(data)
-    head = schema_bytes(footer) if footer is not None else None
-    if footer is None or head is None:
+    if footer is None:
+        raise ValueError("it is unusual")
+    head, groups, tail = _recent.get(footer) or _note(footer, _parts(footer))
+    end = len(data) - len(footer) - END
+    if not all(len(MAGIC) <= start <= stop <= end for _, start, stop, _ in groups):
+        raise ValueError("it lies elsewhere")
+    whole = memoryview(data)
+    return Cut(head, [RowGroup(rows, start, whole[start:stop], entry) for rows, start, stop, entry in groups], tail)
+
+
+def _parts(footer: bytes) -> tuple[bytes, list[_Group], bytes]:
+    head = schema_bytes(footer)
+    if head is None:
         raise ValueError("it is unusual")
     reader = _EntryReader(footer)
     reader.at = len(head)
@@ -126,28 +147,29 @@ def cut(data: bytes) -> Cut:
     count = kind >> 4 if kind >> 4 != 15 else reader.number()
     if count and kind & 15 != _STRUCT:
         raise ValueError("it is damaged")
-    end = len(data) - len(footer) - END
-    return Cut(head, [reader.group(data, end) for _ in range(count)], footer[reader.at :])
+    return head, [reader.group() for _ in range(count)], footer[reader.at :]
 
 
 def joined(parts: Cut) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file of some row groups, which may be those of several files with the same head."""
     yield MAGIC
-    at, entries = len(MAGIC), []
-    for number, group in enumerate(parts.groups):
+    at, groups = len(MAGIC), list[_Group]()
+    for group in parts.groups:
         yield group.data
-        entries += [_written(part, at - group.start, number) for part in group.entry]
+        # Some writers leave out an offset with a zero.
+        moved = at - group.start
+        entry = tuple([part + moved if isinstance(part, int) and part else part for part in group.entry])
+        groups.append((group.rows, at, at + len(group.data), entry))
         at += len(group.data)
     assert parts.head[-1] == ROWS_FOLLOW
-    count = len(parts.groups)
+    count = len(groups)
     listed = bytes([count << 4 | _STRUCT]) if count < 15 else bytes([15 << 4 | _STRUCT]) + varint(count)
     rows = varint(2 * sum(group.rows for group in parts.groups))
+    entries = (
+        part if isinstance(part, bytes) else varint(2 * (number if part is None else part))
+        for number, (*_, entry) in enumerate(groups)
+        for part in entry
+    )
     footer = b"".join([parts.head, rows, bytes([GROUPS_FOLLOW]), listed, *entries, parts.tail])
+    _note(footer, (parts.head, groups, parts.tail))
     yield footer + len(footer).to_bytes(4, "little") + MAGIC
-
-
-def _written(part: bytes | int | None, distance: int, number: int) -> bytes:
-    if isinstance(part, bytes):
-        return part
-    # Some writers leave out an offset with a zero.
-    return varint(2 * (number if part is None else part + distance if part else 0))

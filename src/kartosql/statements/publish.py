@@ -160,21 +160,16 @@ def _live(session: Session, source: Table, paths: Collection[str], known: Collec
             planner.footers.statistics(planner, table, new)
             rows = statistics.rows(new) if statistics is not None else None
     bounds = {c: per_file(b, new) for c in told if statistics is not None and (b := statistics.column(c)) is not None}
-    if rows is None:
-        rows = []
     schema = pa.schema([(name, type_) for name, type_ in source.columns.items()])
     sizes = _sizes(session.store, access, table, new)
-    return LiveFiles(
-        source.name, schema, order, table.partitions, sizes, dict(zip(new, rows, strict=True)), bounds, deleted
-    )
+    return LiveFiles(source.name, schema, table.partitions, new, sizes, rows or [], bounds, deleted)
 
 
-def _sizes(store: Store, access: FileAccess, table: Any, files: list[int]) -> dict[int, tuple[int, int]]:
+def _sizes(store: Store, access: FileAccess, table: Any, files: list[int]) -> list[tuple[int, int]]:
     """Return size and time of files, of remote ones by one listing."""
     keys = [table.files[f] for f in files]
     if store.is_local:
         access.stat(keys)  # of those whose footers were looked for it is known
-        stamps = access.stamps
-        return {f: (stamps[k].size, stamps[k].mtime_ns // 10**6) for f, k in zip(files, keys, strict=True)}
+        return [(stamp.size, stamp.mtime_ns // 10**6) for stamp in map(access.stamps.__getitem__, keys)]
     found = store.details(f"{table.uuid}/{table.table}/") if keys else {}
-    return {f: (found[k].size, int(found[k].modified.timestamp() * 1000)) for f, k in zip(files, keys, strict=True)}
+    return [(info.size, int(info.modified.timestamp() * 1000)) for info in map(found.__getitem__, keys)]

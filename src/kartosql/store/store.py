@@ -33,7 +33,7 @@ from kartosql.store.keys import (
     check_key,
     side_folder,
 )
-from kartosql.store.urls import filesystem_of, is_encodable, may_begin, no_answer, protocols_of, way_out
+from kartosql.store.urls import admit_folders, filesystem_of, is_encodable, may_begin, no_answer, protocols_of, way_out
 from kartosql.text.secrets import harmless, redacted
 
 if TYPE_CHECKING:
@@ -419,18 +419,18 @@ class Store:
     def stamps(self, keys: Sequence[str]) -> dict[str, Stamp]:
         """Return the stamps of local files; KeyError for one that is not there."""
         found: dict[str, Stamp] = {}
+        admit_folders(self._real_root, keys, self._safe_dirs, self._check_folder)
         for key in keys:
             try:
                 info = os.lstat(self._local_path(key))
             except OSError:
                 with self.failures(key, "read"):
                     raise
-            if stat.S_ISDIR(info.st_mode):
-                raise KeyError(key)
-            if stat.S_ISLNK(info.st_mode):
-                raise _link_error(key)
-            if not stat.S_ISREG(info.st_mode):
-                raise FormatError(f"{key}: it is no regular file", code="unsafe-key")
+            if not stat.S_ISREG(mode := info.st_mode):
+                if stat.S_ISDIR(mode):
+                    raise KeyError(key)
+                problem = FormatError(f"{key}: it is no regular file", code="unsafe-key")
+                raise _link_error(key) if stat.S_ISLNK(mode) else problem
             found[key] = Stamp(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         return found
 

@@ -42,6 +42,7 @@ class KeptStatistics:
         self._cache = cache
         self._table = table
         self._identity = (place, table.uuid, table.table)
+        self._records: tuple[bytes, dict[bytes, int]] = (b"", {})  # of the entry that was read last
         self._names = {file: _STAMP.pack(*stamp) for file, stamp in stamps.items()}
         latest = time.time_ns() - SETTLED_NS
         self._settled = {f for f, stamp in stamps.items() if max(stamp.mtime_ns, stamp.ctime_ns) < latest}
@@ -85,9 +86,13 @@ class KeptStatistics:
         type_ = self._table.types[name] if name is not None else pa.int64()
         buffers = self._cache.get(_KIND, self._of(name))
         try:
-            return _read(buffers, type_) if buffers is not None else ({}, ColumnBounds(type_))
+            stamps, found = _read(buffers, type_) if buffers is not None else (b"", ColumnBounds(type_))
         except _UNSOUND:
-            return {}, ColumnBounds(type_)
+            stamps, found = b"", ColumnBounds(type_)
+        if stamps != self._records[0]:  # those of the columns of a table are alike as a rule
+            names = struct.iter_unpack(f"{_STAMP.size}s", stamps)
+            self._records = stamps, {name: number for number, (name,) in enumerate(names)}
+        return self._records[1], found
 
 
 def _buffers(stamps: Sequence[bytes], bounds: ColumnBounds) -> list[bytes]:
@@ -108,7 +113,7 @@ def _checksum(buffers: Sequence[Any]) -> bytes:
     return checksum.to_bytes(4, "little")
 
 
-def _read(buffers: Sequence[memoryview], type_: pa.DataType) -> tuple[dict[bytes, int], ColumnBounds]:
+def _read(buffers: Sequence[memoryview], type_: pa.DataType) -> tuple[bytes, ColumnBounds]:
     """Return what ``_buffers`` was given; raises what is in ``_UNSOUND`` where they hold something else."""
     _, stamps, complete, *pairs = buffers
     empty = ColumnBounds(type_)
@@ -128,7 +133,7 @@ def _read(buffers: Sequence[memoryview], type_: pa.DataType) -> tuple[dict[bytes
     )
     if not is_sound:
         raise ValueError("no statistics")
-    return {bytes(stamps[n * _STAMP.size : (n + 1) * _STAMP.size]): n for n in range(len(complete))}, found
+    return bytes(stamps), found
 
 
 def _column(type_: pa.DataType, empty: Any, buffer: memoryview, texts: memoryview) -> Any:

@@ -102,9 +102,12 @@ class ColumnBounds:
 
     def renumbered(self, numbers: Mapping[int, int]) -> ColumnBounds:
         """Return the bounds of some files, which have other numbers."""
-        at = [n for n, file in enumerate(self.files) if file in numbers]
-        found = ColumnBounds(self.type, *(_filled(values, [values[n] for n in at]) for values in self.columns))
-        found.files = array("i", map(numbers.__getitem__, found.files))
+        files, *others = self.columns
+        if not numbers.keys() >= {*files}:
+            at = [n for n, file in enumerate(files) if file in numbers]
+            files, *others = ([values[n] for n in at] for values in self.columns)
+            others = [_filled(held, values) for held, values in zip(self.columns[1:], others, strict=True)]
+        found = ColumnBounds(self.type, array("i", map(numbers.__getitem__, files)), *others)
         both = (frozenset(map(numbers.__getitem__, numbers.keys() & some)) for some in (self.seen, self.complete))
         found.seen, found.complete = both
         return found
@@ -237,7 +240,9 @@ class TableStatistics:
                 self._rows[file] = count
         else:
             known = self._columns.get(name) or ColumnBounds(bounds.type)
-            self._columns[name] = known.joined(bounds.renumbered({f: f for f in bounds.seen - known.seen}))
+            if not known.seen.isdisjoint(bounds.seen):
+                bounds = bounds.renumbered({f: f for f in bounds.seen - known.seen})
+            self._columns[name] = known.joined(bounds)
 
     def forget(self) -> None:
         """Forget the bounds."""

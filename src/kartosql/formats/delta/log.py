@@ -32,6 +32,7 @@ _NAME = re.compile(
     rf"{LOG}/(?P<version>\d{{20}})\.(?:(?P<commit>json)"
     r"|checkpoint(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.[0-9A-Za-z-]+)?\.(?:parquet|json))"
 )
+_ADD = re.compile(rb'\{"add":\{"path":"([^"\\]+)",[^\n]*\}\}')  # with a path that is spelled as it is
 _TEXT, _INT = pa.string(), pa.int64()
 _VECTOR = {"storageType": _TEXT, "pathOrInlineDv": _TEXT, "offset": pa.int32(), "sizeInBytes": pa.int32()}
 _VECTOR["cardinality"] = _INT
@@ -71,11 +72,16 @@ class _Changes:
     gone: dict[str, None] = field(default_factory=dict)
     added: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def apply(self, data: bytes, name: str) -> None:
-        """Note the actions of a commit or a checkpoint of JSON; raises ``delta-invalid-log``."""
+    def apply(self, data: bytes, name: str, *, paths_only: bool = False) -> None:
+        """Note the actions of a commit or a checkpoint of JSON; raises ``delta-invalid-log``.
+
+        With ``paths_only`` no more than its path has to be known of a file without a deletion vector.
+        """
         try:
             for line in data.splitlines():
-                if line.strip():
+                if paths_only and (found := _ADD.fullmatch(line)) and b"deletionVector" not in line:
+                    self._note("add", {"path": found[1].decode()})
+                elif line.strip():
                     for kind, action in json.loads(line).items():
                         self._note(kind, action)
         except _BAD as e:
@@ -130,10 +136,10 @@ def _keys(files: pa.Table) -> pa.ChunkedArray:
 
 
 class Log:
-    """Reads versions of the table in a store."""
+    """Reads versions of the table in a store; with ``paths_only`` only that which tells the files of a version."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, paths_only: bool = False) -> None:
+        self._store, self._paths_only = store, paths_only
         self._name = f"{store.url.rstrip('/')}/{LOG}"
         self._stamp: Any = None  # of the commit of the last version that was read as the newest
 
@@ -260,7 +266,7 @@ class Log:
         for number, data in zip(commits, self._store.map(self._commit, commits), strict=True):
             if data is None:
                 raise broken(self._path(number), "the commit was removed meanwhile")
-            changes.apply(data, self._path(number))
+            changes.apply(data, self._path(number), paths_only=self._paths_only)
         base = Snapshot(-1, {}, {}, _Changes("").files())
         for part in self._store.map(self._part, checkpoint):
             base = self._with_part(base, *part)

@@ -7,8 +7,9 @@ import datetime as dt
 import json
 import struct
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import repeat
 from json.encoder import encode_basestring_ascii as json_text
 from typing import Any
 
@@ -47,7 +48,7 @@ class DeltaTarget:
 
     def read(self, name: str) -> None:
         """Read what stands there; raises ``target-taken`` and what is wrong with it."""
-        self._before = Log(self.store).at(None) if self.store.list_below(f"{LOG}/") else None
+        self._before = Log(self.store, paths_only=True).at(None) if self.store.list_below(f"{LOG}/") else None
         if self._before is not None and OWN_FEATURE not in (self._before.protocol.get("writerFeatures") or ()):
             raise UsageError(
                 f"{self.store.url} is a Delta table that something else writes.",
@@ -60,8 +61,9 @@ class DeltaTarget:
         return encoded(locations(source, keys, self.store))
 
     def kept(self, paths: Sequence[str]) -> Collection[str]:
-        """Return those of some files of which nothing has to be known, at least: those that stand there."""
-        return frozenset(() if self._before is None else self._before.files["path"].to_pylist())
+        """Return those of some files of which nothing has to be known, at least: those that stand there as a whole."""
+        stood = {} if self._before is None else _vectors_by_path(self._before)
+        return frozenset(path for path, vector in stood.items() if vector is None)
 
     def write(self, live: LiveFiles, paths: Sequence[str], known: Collection[str]) -> dict[str, Any]:
         """Write the next version unless nothing changed; raises what ``Store.put_if`` raises."""
@@ -74,7 +76,7 @@ class DeltaTarget:
         gone = set(stood).difference(paths) | {paths[f] for f in new if paths[f] in stood}
         version = 0 if before is None else before.version + 1
         lines = [] if before is None else [_remove(path, before, places[path]) for path in sorted(gone)]
-        lines += _adds(live, new, paths, vectors)
+        lines += _adds(live.only(new), paths, vectors)
         if before is None or not schema.is_same(before):
             lines = [*schema.actions(before, has_vectors=bool(vectors)), *lines]
         elif vectors and "deletionVectors" not in (before.protocol.get("readerFeatures") or ()):
@@ -199,80 +201,86 @@ def _remove(path: str, before: Snapshot, at: int) -> str:
     return _json({"remove": action})
 
 
-def _adds(
-    live: LiveFiles, files: Sequence[int], paths: Sequence[str], vectors: Mapping[str, Mapping[str, Any]]
-) -> Iterator[str]:
-    """Yield the actions that add files; put together from pieces, as there may be many."""
-    partitions, by_part = live.partitions, dict[int, str]()
-    writers = [_partition_text(type_) for type_ in partitions.types]
-    told = [c for c in live.bounds if _stat_text(live.schema.field(c).type) is not None][:MAX_TOLD]
-    texts = [(json_text(c), _stat_text(live.schema.field(c).type), live.bounds[c]) for c in told]
-    counted = [(json_text(c), known) for c, known in [*live.bounds.items()][:MAX_TOLD]]
-    for file in files:
-        part = partitions.part_of_file[file]
-        if part not in by_part:
-            values = (column[part] for column in partitions.columns)
-            row = {k: w(v) for k, w, v in zip(partitions.keys, writers, values, strict=True)}
-            if "" in row.values():
-                raise refused(live.name, next(k for k, v in row.items() if v == ""), "an empty text there", "Delta")
-            pairs = (f"{json_text(k)}:{'null' if v is None else json_text(v)}" for k, v in row.items())
-            by_part[part] = f"{{{','.join(pairs)}}}"
+def _adds(live: LiveFiles, paths: Sequence[str], vectors: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the actions that add files; put together from pieces, column by column, as there may be many."""
+    told = [(c, text) for c in live.bounds if (text := _stat_texts(live.schema.field(c).type)) is not None]
+    lows, highs = list[Sequence[str | None]](), list[Sequence[str | None]]()
+    for column, text in told[:MAX_TOLD]:
+        for ends, found in zip((lows, highs), live.bounds[column].bounds(*text), strict=True):
+            ends.append(_members(column, found))
+    nulls = [_members(c, b.nulls) for c, b in [*live.bounds.items()][:MAX_TOLD]]
+    columns = (_joined(c, len(live.files)) for c in (lows, highs, nulls))
+    every = zip(live.files, live.sizes, live.rows, _partition_values(live), *columns, strict=True)
+    for file, (size, time), rows, values, low, high, none in every:
         vector = vectors.get(paths[file])
-        lows, highs = [], []
-        for name, text, known in texts:
-            bounds = known.get(file)
-            if bounds is not None and bounds.low is not None and text is not None:
-                low, high = text(bounds.low, False), text(bounds.high, True)
-                if low is not None and high is not None:
-                    lows.append(f"{name}:{low}")
-                    highs.append(f"{name}:{high}")
-        nulls = [f"{n}:{b.nulls}" for n, k in counted if (b := k.get(file)) is not None and b.nulls is not None]
-        tight = ',"tightBounds":false' if vector else ""
-        stats = (
-            f'{{"numRecords":{live.rows[file]},"minValues":{{{",".join(lows)}}},"maxValues":{{{",".join(highs)}}},'
-            f'"nullCount":{{{",".join(nulls)}}}{tight}}}'
-        )
-        size, time = live.sizes[file]
-        deleted = f',"deletionVector":{_json(vector)}' if vector else ""
+        tight, deleted = (',"tightBounds":false', f',"deletionVector":{_json(vector)}') if vector else ("", "")
+        stats = f'{{"numRecords":{rows},"minValues":{{{low}}},"maxValues":{{{high}}},"nullCount":{{{none}}}{tight}}}'
         yield (
-            f'{{"add":{{"path":{json_text(paths[file])},"partitionValues":{by_part[part]},"size":{size},'
+            f'{{"add":{{"path":{json_text(paths[file])},"partitionValues":{{{values}}},"size":{size},'
             f'"modificationTime":{time},"dataChange":true,"stats":{json_text(stats)}{deleted}}}}}'
         )
 
 
-def _partition_text(type_: pa.DataType) -> Callable[[Any], str | None]:
+def _members(column: str, values: Sequence[Any]) -> Sequence[str | None]:
+    """Return the members of objects that tell something of a column in files, None where it is not known."""
+    name = json_text(column)
+    return [None if value is None else f"{name}:{value}" for value in values]
+
+
+def _joined(columns: Sequence[Sequence[str | None]], files: int) -> Iterable[str]:
+    """Return the members of objects, one for each file."""
+    return (",".join(filter(None, row)) for row in zip(*columns, strict=True)) if columns else repeat("", files)
+
+
+def _partition_values(live: LiveFiles) -> list[str]:
+    """Return the members of an object with the partition values of each file."""
+    partitions, columns = live.partitions, list[Sequence[str | None]]()
+    numbers = [partitions.part_of_file[file] for file in live.files]
+    used = list(dict.fromkeys(numbers))
+    for key, type_, column in zip(partitions.keys, partitions.types, partitions.columns, strict=True):
+        text = _partition_text(type_)
+        values = [None if (value := column[part]) is None else text(value) for part in used]
+        if "" in values:
+            raise refused(live.name, key, "an empty text there", "Delta")
+        columns.append(_members(key, ["null" if value is None else json_text(value) for value in values]))
+    by_part = dict(zip(used, _joined(columns, len(used)), strict=True))
+    return [by_part[number] for number in numbers]
+
+
+def _partition_text(type_: pa.DataType) -> Callable[[Any], str]:
     """Return what writes values of a partition column."""
     t = pa.types
     if t.is_timestamp(type_):
         per, zone = PER_SECOND[type_.unit], "" if type_.tz is None else "Z"
-        return lambda v: None if v is None else f"{_EPOCH + dt.timedelta(microseconds=v * 10**6 // per)}{zone}"
-    if t.is_boolean(type_):
-        return lambda v: None if v is None else str(v).lower()
-    return lambda v: None if v is None else str(v)
+        return lambda v: f"{_EPOCH + dt.timedelta(microseconds=v * 10**6 // per)}{zone}"
+    return (lambda v: str(v).lower()) if t.is_boolean(type_) else str
 
 
-def _stat_text(type_: pa.DataType) -> Callable[[Any, bool], str | None] | None:
-    """Return what writes a bound, moved up where it is an upper one and cut; None for types of which none is told.
+def _stat_texts(type_: pa.DataType) -> tuple[Callable[[Any], str | None], Callable[[Any], str | None]] | None:
+    """Return what writes lower and upper bounds, moved and cut; None for types of which none is told.
 
     Of FLOAT and DOUBLE engines take NaN for the largest value, of which bounds of footers tell nothing.
     """
     t = pa.types
     if t.is_integer(type_):
-        return lambda v, up: str(v)
+        return str, str
+    found: Callable[[Any], str | None]
     if t.is_string(type_) or t.is_large_string(type_):
-        return lambda v, up: json_text(v) if len(v) <= MAX_BOUND else None
-    if t.is_date32(type_):
-        return lambda v, up: f'"{dt.date.fromordinal(v + _DAYS)}"' if -719162 <= v <= 2932896 else None
-    if t.is_decimal128(type_) and type_.precision <= _EXACT_DIGITS:
-        return lambda v, up: format(Decimal(v).scaleb(-type_.scale), "f")
-    if t.is_timestamp(type_):
+        found = lambda v: json_text(v) if len(v) <= MAX_BOUND else None  # noqa: E731
+    elif t.is_date32(type_):
+        found = lambda v: f'"{dt.date.fromordinal(v + _DAYS)}"' if -719162 <= v <= 2932896 else None  # noqa: E731
+    elif t.is_decimal128(type_) and type_.precision <= _EXACT_DIGITS:
+        found = lambda v: format(Decimal(v).scaleb(-type_.scale), "f")  # noqa: E731
+    elif t.is_timestamp(type_):
         per, zone = PER_SECOND[type_.unit], "" if type_.tz is None else "Z"
 
-        def moment(value: int, up: bool) -> str | None:
-            found = -(-value * 1000 // per) if up else value * 1000 // per
-            if not -62135596800000 <= found < 253402300800000:
+        def moment(milliseconds: int) -> str | None:
+            if not -62135596800000 <= milliseconds < 253402300800000:
                 return None
-            return f'"{(_EPOCH + dt.timedelta(milliseconds=found)).isoformat(timespec="milliseconds")}{zone}"'
+            text = (_EPOCH + dt.timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
+            return f'"{text}{zone}"'
 
-        return moment
-    return None
+        return lambda v: moment(v * 1000 // per), lambda v: moment(-(-v * 1000 // per))
+    else:
+        return None
+    return found, found

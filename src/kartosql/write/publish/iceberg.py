@@ -8,9 +8,9 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count, repeat
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +27,7 @@ _MAPPING = "schema.name-mapping.default"
 _FOLDER = "metadata"
 FILES_PER_MANIFEST = 20_000
 MAX_SNAPSHOTS = 100  # that are remembered
+MAX_KNOWN = 200_000  # files in manifests that are not read again
 _TYPES = {
     **{pa.bool_(): "boolean", pa.int8(): "int", pa.int16(): "int", pa.int32(): "int", pa.int64(): "long"},
     **{pa.float32(): "float", pa.float64(): "double", pa.string(): "string", pa.large_string(): "string"},
@@ -34,6 +35,25 @@ _TYPES = {
 }
 _AVRO = {"date": {"type": "int", "logicalType": "date"}}
 _EPOCH = dt.date(1970, 1, 1)
+
+
+class _Listed(NamedTuple):
+    """What a manifest says of a file that is listed again."""
+
+    sequence_number: int | None
+    snapshot_id: int | None
+
+
+# The files that data manifests list, by numbers that they inherit, and digests of what they say.
+_known: dict[tuple[int, bytes], Mapping[str, _Listed]] = {}
+
+
+def _note(number: int, data: bytes, files: Mapping[str, _Listed]) -> Mapping[str, _Listed]:
+    _known[number, hashlib.sha256(data).digest()] = files
+    listed = list(_known.items())
+    while len(listed) > 1 and sum(len(files) for _, files in listed) > MAX_KNOWN:
+        _known.pop(listed.pop(0)[0], None)
+    return files
 
 
 class IcebergTarget:
@@ -45,7 +65,7 @@ class IcebergTarget:
         self.store, self._root = store, root_of(store)
         self._before: dict[str, Any] = {}
         self._manifests: list[Any] = []
-        self._entries: dict[str, tuple[Any, list[Any]]] = {}  # of data manifests, by their paths
+        self._listed: dict[str, Mapping[str, _Listed]] = {}  # the files in data manifests, by the paths of these
         self._version = 0
 
     def read(self, name: str) -> None:
@@ -67,12 +87,17 @@ class IcebergTarget:
         self._version = int(newest.removeprefix("v").partition(".")[0])
         snapshot = documents.parse(self._read(newest), newest).current_snapshot()
         self._manifests = [] if snapshot is None else documents.manifests_of(snapshot, self._read)
-        for manifest in self._manifests:
-            if not manifest.content and manifest.manifest_path not in self._entries:
-                entries = documents.entries_of(manifest, self._read)
-                self._entries[manifest.manifest_path] = manifest, entries
-        stay = {m.manifest_path for m in self._manifests}
-        self._entries = {path: found for path, found in self._entries.items() if path in stay}
+        self._listed = {m.manifest_path: self._files_of(m) for m in self._manifests if not m.content}
+
+    def _files_of(self, manifest: Any) -> Mapping[str, _Listed]:
+        number = manifest.sequence_number
+        with documents.decoding(manifest.manifest_path):
+            data = self._read(manifest.manifest_path)
+        if (known := _known.get((number, hashlib.sha256(data).digest()))) is not None:
+            return known
+        entries = documents.entries_of(manifest, lambda _: data)
+        found = {e.data_file.file_path: _Listed(e.sequence_number, e.snapshot_id) for e in entries}
+        return _note(number, data, found)
 
     def _read(self, path: str) -> bytes:
         return self.store.read_metadata(f"{_FOLDER}/{path.rpartition('/')[2]}")
@@ -86,10 +111,9 @@ class IcebergTarget:
         """Return those of some files of which nothing has to be known: their manifests stay."""
         live = {*paths}
         found: set[str] = set()
-        for path, (_, entries) in self._entries.items():
-            files = {e.data_file.file_path for e in entries}
-            if files <= live:
-                found |= files
+        for path, files in self._listed.items():
+            if files.keys() <= live:
+                found |= files.keys()
             else:
                 self._manifests = [m for m in self._manifests if m.manifest_path != path]
         return found
@@ -97,7 +121,7 @@ class IcebergTarget:
     def write(self, live: LiveFiles, paths: Sequence[str], known: Collection[str]) -> dict[str, Any]:
         """Write the next version unless nothing changed; raises what ``Store.put_if`` raises."""
         before, schema = self._before, _Schema(live, self._before)
-        old = {e.data_file.file_path: e for _, entries in self._entries.values() for e in entries}
+        old = {path: listed for files in self._listed.values() for path, listed in files.items()}
         digest = hashlib.sha256(repr(sorted((paths[f], rows) for f, rows in live.deleted.items())).encode()).hexdigest()
         last = next((s for s in before.get("snapshots", ()) if s["snapshot-id"] == before["current-snapshot-id"]), None)
         told = {"added": len({*paths}.difference(old)), "removed": len({*old}.difference(paths))}
@@ -136,14 +160,18 @@ class IcebergTarget:
         return {"version": version, **told}
 
     def _manifest(self, schema: _Schema, encode: _Entries, files: Sequence[int], number: int) -> dict[str, Any]:
-        encoded = [encode.data(file) for file in files]
-        existing = [f for f in files if encode.paths[f] in encode.old]
-        counts = {"added_files_count": len(files) - len(existing), "existing_files_count": len(existing)}
-        rows = encode.live.rows
-        kept = sum(rows[f] for f in existing)
-        counts |= {"added_rows_count": sum(rows[f] for f in files) - kept, "existing_rows_count": kept}
-        oldest = min((encode.old[encode.paths[f]].sequence_number or 0 for f in existing), default=number)
-        return self._put(schema, encoded, 0, number, encode.snapshot, min(oldest, number), counts)
+        live = encode.live.only(files)
+        encoded = encode.data(live)
+        old = [encode.old.get(encode.paths[f]) for f in files]
+        kept = [rows for rows, entry in zip(live.rows, old, strict=True) if entry is not None]
+        counts = {"added_files_count": len(files) - len(kept), "existing_files_count": len(kept)}
+        counts |= {"added_rows_count": sum(live.rows) - sum(kept), "existing_rows_count": sum(kept)}
+        oldest = min((entry.sequence_number or 0 for entry in old if entry is not None), default=number)
+        made, data = self._put(schema, encoded, 0, number, encode.snapshot, min(oldest, number), counts)
+        new = _Listed(number, encode.snapshot)
+        paths = (encode.paths[f] for f in files)
+        _note(number, data, {path: entry or new for path, entry in zip(paths, old, strict=True)})
+        return made
 
     def _put(
         self,
@@ -154,7 +182,7 @@ class IcebergTarget:
         snapshot: int,
         oldest: int,
         counts: Mapping[str, int],
-    ) -> dict[str, Any]:
+    ) -> tuple[dict[str, Any], bytes]:
         name = f"{uuid.uuid4()}-m0.avro"
         heads = {"schema": json.dumps(schema.current), "partition-spec": json.dumps(schema.spec["fields"])}
         heads |= {"partition-spec-id": str(schema.spec["spec-id"]), "format-version": "2"}
@@ -164,7 +192,7 @@ class IcebergTarget:
         zero = dict.fromkeys((n for n, _, t in _COUNTS if n not in counts), 0)
         where = {"manifest_path": f"{self._root}/{_FOLDER}/{name}", "manifest_length": len(data)}
         where |= {"partition_spec_id": schema.spec["spec-id"], "content": content, "sequence_number": number}
-        return {**where, "min_sequence_number": oldest, "added_snapshot_id": snapshot, **zero, **counts}
+        return {**where, "min_sequence_number": oldest, "added_snapshot_id": snapshot, **zero, **counts}, data
 
     def _deletes(self, schema: _Schema, encode: _Entries, number: int) -> dict[str, Any]:
         """Write the positions of hidden rows, a file for each partition with some, and the manifest of these."""
@@ -185,7 +213,7 @@ class IcebergTarget:
             encoded.append(encode.deletes(place, files[0], len(paths), len(data), (paths[0], paths[-1])))
             total += len(paths)
         counts = {"added_files_count": len(encoded), "added_rows_count": total}
-        return self._put(schema, encoded, 1, number, encode.snapshot, number, counts)
+        return self._put(schema, encoded, 1, number, encode.snapshot, number, counts)[0]
 
 
 class _Schema:
@@ -382,36 +410,32 @@ class _Entries:
         partitions = live.partitions
         self._parts: dict[int, bytes] = {}
         self._writers = [_partition_value(type_) for type_ in partitions.types]
-        told = [(c, _bound(live.schema.field(c).type), known) for c, known in live.bounds.items()]
-        self._told = [(avro.number(schema.ids[c]), encode, known) for c, encode, known in told[:MAX_TOLD]]
+        self._ids = schema.ids
         self._added = b"\x02" + avro.VALUE + avro.number(snapshot) + avro.NULL + avro.NULL
 
-    def data(self, file: int) -> bytes:
-        """Return the entry of a data file."""
-        rows = self.live.rows[file]
-        values, nulls, lows, highs = [], [], [], []
-        count = avro.number(rows)
-        for id_, encode, known in self._told:
-            found = known.get(file)
-            if found is None or found.nulls is None:
-                continue
-            values.append(id_ + count)
-            nulls.append(id_ + avro.number(found.nulls))
-            if found.low is not None and encode is not None:
-                low, high = encode(found.low), encode(found.high)
-                if low is not None and high is not None:
-                    lows.append(id_ + avro.octets(low))
-                    highs.append(id_ + avro.octets(high))
-        size = self.live.sizes[file][0]
-        head = self._head(self.old.get(self.paths[file]))
-        told = b"".join(map(avro.pairs, (values, nulls, lows, highs)))
-        return head + self._file(0, self.paths[file], file, rows, size) + told
+    def data(self, live: LiveFiles) -> list[bytes]:
+        """Return the entries of data files, put together column by column."""
+        rows = [*map(avro.number, live.rows)]
+        values, nulls, lows, highs = (list[list[bytes | None]]() for _ in range(4))
+        for column, known in [*live.bounds.items()][:MAX_TOLD]:
+            id_, encode = avro.number(self._ids[column]), _bound(live.schema.field(column).type)
+            counted = [None if n is None else avro.number(n) for n in known.nulls]
+            values.append([None if n is None else id_ + r for n, r in zip(counted, rows, strict=True)])
+            nulls.append([None if n is None else id_ + n for n in counted])
+            if encode is not None:
+                for ends, found in zip((lows, highs), known.bounds(encode, encode), strict=True):
+                    ends.append([None if v is None else id_ + avro.octets(v) for v in found])
+        paths, sizes = [self.paths[file] for file in live.files], (size for size, _ in live.sizes)
+        told = [column for columns in (values, nulls, lows, highs) for column in _maps(columns)]
+        heads = map(self._head, map(self.old.get, paths))
+        files = map(self._file, repeat(0), paths, live.files, rows, sizes)
+        return [b"".join(pieces) for pieces in zip(heads, files, *told, strict=False)]  # some repeat
 
     def deletes(self, path: str, file: int, rows: int, size: int, bounds: Sequence[str]) -> bytes:
         """Return the entry of a file that lists positions in data files of the partition of ``file``."""
         id_ = avro.number(PATH_ID)
         told = b"".join(avro.pairs([id_ + avro.text(bound)]) for bound in bounds)
-        return self._added + self._file(1, path, file, rows, size) + avro.NULL + avro.NULL + told
+        return self._added + self._file(1, path, file, avro.number(rows), size) + avro.NULL + avro.NULL + told
 
     def _head(self, old: Any) -> bytes:
         if old is None:
@@ -419,14 +443,23 @@ class _Entries:
         number = avro.VALUE + avro.number(old.sequence_number)
         return b"\x00" + avro.VALUE + avro.number(old.snapshot_id or self.snapshot) + number + number
 
-    def _file(self, content: int, path: str, file: int, rows: int, size: int) -> bytes:
+    def _file(self, content: int, path: str, file: int, rows: bytes, size: int) -> bytes:
         part = self.live.partitions.part_of_file[file]
         if part not in self._parts:
             values = [column[part] for column in self.live.partitions.columns]
             pairs = zip(self._writers, values, strict=True)
             self._parts[part] = b"".join(avro.NULL if v is None else avro.VALUE + w(v) for w, v in pairs)
-        numbers = avro.number(rows) + avro.number(size)
-        return avro.number(content) + avro.text(path) + b"\x0ePARQUET" + self._parts[part] + numbers
+        head = avro.number(content) + avro.text(path) + b"\x0ePARQUET" + self._parts[part]
+        return head + rows + avro.number(size)
+
+
+def _maps(columns: Sequence[Sequence[Any]]) -> Sequence[Iterable[bytes]]:
+    """Return the pieces of maps of which each column has one item, or None, for each file."""
+    if not columns:
+        return [repeat(avro.NULL)]
+    if any(None in column for column in columns):
+        return [[avro.pairs(filter(None, row)) for row in zip(*columns, strict=True)]]
+    return [repeat(avro.VALUE + avro.number(len(columns))), *columns, repeat(b"\x00")]
 
 
 def _partition_value(type_: pa.DataType) -> Callable[[Any], bytes]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -15,34 +15,60 @@ from kartosql.store import Store
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.text.types import type_name
 
+_T = TypeVar("_T")
 MAX_BOUND = 64  # characters of a text; longer ones are not told
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 MAX_TOLD = 32  # columns of which bounds are told
 
 
 class FileBounds(NamedTuple):
-    """What is known of a column in a file: its NULLs, None if that is not known, and bounds where both are known."""
+    """What is known of a column in files: the NULLs of each, None if that is not known, and bounds where both are."""
 
-    nulls: int | None
-    low: Any = None
-    high: Any = None
+    nulls: Sequence[int | None]
+    low: Sequence[Any]
+    high: Sequence[Any]
+
+    def bounds(
+        self, write_low: Callable[[Any], _T | None], write_high: Callable[[Any], _T | None]
+    ) -> list[list[_T | None]]:
+        """Return lower and upper bounds as they are written, None for both where one of them is not."""
+        if None in self.low:
+            write_low, write_high = _unless_none(write_low), _unless_none(write_high)
+        low, high = [*map(write_low, self.low)], [*map(write_high, self.high)]
+        if None in low or None in high:
+            pairs = [(None, None) if None in pair else pair for pair in zip(low, high, strict=True)]
+            low, high = [one for one, _ in pairs], [other for _, other in pairs]
+        return [low, high]
 
 
 @dataclass(frozen=True)
 class LiveFiles:
-    """The files of a table ``name`` as of now; ``rows``, ``sizes`` and ``bounds`` are those of new files.
+    """The files of a table ``name`` as of now; ``rows``, ``sizes`` and ``bounds`` are those of new ``files``.
 
-    ``locations`` are where other engines find them. ``deleted`` has the numbers of rows of files that count no more.
+    ``deleted`` has the numbers of rows of files that count no more.
     """
 
     name: str
     schema: pa.Schema  # the columns in the order of SELECT *
-    locations: Sequence[str]
     partitions: PartitionTable
-    sizes: Mapping[int, tuple[int, int]]  # bytes, and the time of the last change in milliseconds since 1970
-    rows: Mapping[int, int]
-    bounds: Mapping[str, Mapping[int, FileBounds]]
+    files: Sequence[int]
+    sizes: Sequence[tuple[int, int]]  # bytes, and the time of the last change in milliseconds since 1970
+    rows: Sequence[int]
+    bounds: Mapping[str, FileBounds]
     deleted: Mapping[int, Sequence[int]]
+
+    def only(self, files: Sequence[int]) -> LiveFiles:
+        """Return what is known of some of the new files."""
+        if files == self.files:
+            return self
+        places = {file: at for at, file in enumerate(self.files)}
+        chosen = [places[file] for file in files]
+
+        def take(values: Sequence[Any]) -> Sequence[Any]:
+            return [values[at] for at in chosen]
+
+        bounds = {column: FileBounds(*map(take, known)) for column, known in self.bounds.items()}
+        return replace(self, files=files, sizes=take(self.sizes), rows=take(self.rows), bounds=bounds)
 
 
 def root_of(store: Store) -> str:
@@ -66,22 +92,30 @@ def encoded(paths: Sequence[str]) -> Sequence[str]:
     return [quote(path, safe=safe) for path in paths]
 
 
-def per_file(known: ColumnBounds, files: Sequence[int]) -> dict[int, FileBounds]:
+def per_file(known: ColumnBounds, files: Sequence[int]) -> FileBounds:
     """Return what is known of a column in some files."""
-    wanted, found = known.complete.intersection(files), dict[int, FileBounds]()
-    for file, nulls, rows, low, high in zip(known.files, known.nulls, known.rows, known.low, known.high, strict=True):
-        if file not in wanted:
-            continue
-        is_empty, before = nulls == rows, found.get(file)
-        if before is None:
-            found[file] = FileBounds(None if nulls < 0 else nulls, *(() if is_empty else (low, high)))
-            continue
-        unknown = before.nulls is None or nulls < 0
-        bounds: tuple[Any, ...] = (before.low, before.high)
-        if not is_empty:
-            bounds = (low, high) if before.low is None else (min(low, before.low), max(high, before.high))
-        found[file] = FileBounds(None if unknown else before.nulls + nulls, *bounds)
-    return found
+    nothing, found = (None, None, None), dict[int, tuple[Any, Any, Any]]()
+    for file, nulls, has_values, low, high in zip(
+        known.files, known.nulls, known.has_values, known.low, known.high, strict=True
+    ):
+        told = (nulls, low, high) if has_values else (nulls, None, None)
+        found[file] = told if file not in found else _both(found[file], told)
+    columns = [*zip(*[found.get(file, nothing) for file in files], strict=True)] or [(), (), ()]
+    if -1 in columns[0]:
+        columns[0] = tuple([None if nulls == -1 else nulls for nulls in columns[0]])
+    return FileBounds(*columns)
+
+
+def _unless_none(write: Callable[[Any], _T | None]) -> Callable[[Any], _T | None]:
+    return lambda value: None if value is None else write(value)
+
+
+def _both(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """Return what is known of two row groups together."""
+    nulls = -1 if -1 in (one[0], other[0]) else one[0] + other[0]
+    if one[1] is None or other[1] is None:
+        return (nulls, *(one if other[1] is None else other)[1:])
+    return nulls, min(one[1], other[1]), max(one[2], other[2])
 
 
 def refused(name: str, column: str, type_: pa.DataType | str, target: str) -> UsageError:
