@@ -96,32 +96,32 @@ def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
         below = pending.pop()
         with store.failures(below, "list"):
             try:
-                entries = os.scandir(f"{root}/{below}")
+                with os.scandir(f"{root}/{below}") as found:
+                    entries = list(found)  # or a caller that stops in the middle would leave the folder open
             except FileNotFoundError:
                 continue  # it went away meanwhile
-        with entries:
-            for entry in entries:
-                name = entry.name
-                # Looked at closer only then, as folders may be large.
-                if (name[0] in "._" or name[-1] == "_") and is_hidden(name):
-                    left_out.add(below + name)
-                    continue
-                name = below + name
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(f"{name}/")
-                    continue
-                try:
-                    info = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISLNK(info.st_mode):
-                    hint = "Links in a folder that is attached are not followed; replace it by what it points to."
-                    raise FormatError(f"{store.url}/{name}: it is a link", code="unsafe-key", hint=hint)
-                if not info.st_size:
-                    left_out.add(name)
-                elif stat.S_ISREG(info.st_mode):
-                    time = info.st_mtime_ns
-                    yield ListedFile(name, info.st_size, time // 1_000_000, (time, info.st_ctime_ns, info.st_ino))
+        for entry in entries:
+            name = entry.name
+            # Looked at closer only then, as folders may be large.
+            if (name[0] in "._" or name[-1] == "_") and is_hidden(name):
+                left_out.add(below + name)
+                continue
+            name = below + name
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(f"{name}/")
+                continue
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISLNK(info.st_mode):
+                hint = "Links in a folder that is attached are not followed; replace it by what it points to."
+                raise FormatError(f"{store.url}/{name}: it is a link", code="unsafe-key", hint=hint)
+            if not info.st_size:
+                left_out.add(name)
+            elif stat.S_ISREG(info.st_mode):
+                time = info.st_mtime_ns
+                yield ListedFile(name, info.st_size, time // 1_000_000, (time, info.st_ctime_ns, info.st_ino))
 
 
 def _remote(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
