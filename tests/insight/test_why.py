@@ -115,7 +115,7 @@ def test_why_in_every_format(con):
     assert (
         repr(query) == f"{key}: not read by c.seed, seed\n  it holds p = 0\n  its partition values rule it out: p > 1"
     )
-    assert "<b>not read</b>" in query._repr_html_()
+    assert f"<p><b>{key}: not read by c.seed, seed</b></p>" in query._repr_html_()
 
 
 def test_the_verdict_agrees_with_the_plan_for_every_file(con):

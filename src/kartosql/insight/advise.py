@@ -48,9 +48,8 @@ from kartosql.sql.sargable import rewrites
 from kartosql.sql.statements import Advise
 from kartosql.tables.names import quote_if_needed
 from kartosql.tables.table import FileTable, Table, arrow_table, file_table
-from kartosql.text import markup
 from kartosql.text.constants import literal, quote
-from kartosql.text.report import Page, Report, counted, human_bytes, percent
+from kartosql.text.report import Code, Page, Report, counted, human_bytes, percent
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.datasets import ORIGINALS_REFUSE
 from kartosql.write.files import ROW_GROUP_ROWS
@@ -607,18 +606,14 @@ class Advised(Report):
         """Return the lines of its text on a page."""
         lines = [line for fact in self.facts for line in page.text(fact, limit=300)]
         for number, a in enumerate(self.advice, 1):
-            facts = [("why", a.why), ("saves", a.saving), ("do", a.statement), *([("note", a.note)] if a.note else [])]
+            facts = [
+                ("why", a.why),
+                ("saves", a.saving),
+                ("do", Code(a.statement)),
+                *([("note", a.note)] if a.note else []),
+            ]
             lines += ["", *page.text(a.title, f"{number}. ", 300, "name"), *page.facts(facts, "   ", 2_000)]
-        return lines if self.advice else [*lines, "", "nothing was found that would help"]
-
-    def html(self) -> str:
-        """Return it as a piece of HTML."""
-        rows = [
-            [*map(markup.text, (a.title, a.why, a.saving)), markup.code(a.statement), markup.text(a.note or "")]
-            for a in self.advice
-        ]
-        found = markup.table(("advice", "why", "saves", "do", "note"), rows) if rows else "<p>nothing would help</p>"
-        return markup.fragment(markup.listed(self.facts), found)
+        return lines if self.advice else [*lines, "", *page.text("nothing was found that would help")]
 
 
 def advise(request: Request, statement: Advise) -> Advised:

@@ -22,7 +22,6 @@ from kartosql.sql.statements import Explain
 from kartosql.store import Files
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Part, Table
-from kartosql.text import markup
 from kartosql.text.report import Page, Report, counted, human_bytes
 
 MAX_FOOTERS = 200
@@ -196,12 +195,6 @@ class Cost(Report):
         first, *others = map(page.text, self._summary())
         return [*first, *page.grid(_HEAD, self._rows(), right=range(1, 6)), *chain.from_iterable(others)]
 
-    def html(self) -> str:
-        """Return the cost as a piece of HTML."""
-        first, *others = (f"<p>{markup.text(line)}</p>" for line in self._summary())
-        rows = [[markup.text(cell) for cell in row] for row in self._rows()]
-        return markup.fragment(first, markup.table(_HEAD, rows, right=range(1, 6)), *others)
-
 
 def cost(store: Files, report: ScanReport, planning: dict[str, int], limit: int | None) -> Cost:
     """Return what a planned query will read; the footers of up to 200 files per dataset are read for it.
@@ -271,15 +264,6 @@ class Why(Report):
             told = [f"it holds {v.partition}"] * bool(v.partition) + [*v.because]
             lines += [line for text in told for line in page.text(text, "  ", 300)]
         return lines
-
-    def html(self) -> str:
-        """Return the verdicts as a piece of HTML."""
-        pieces = []
-        for v in self.verdicts:
-            verdict = "read" if v.is_read else "not read"
-            pieces.append(f"<p>{markup.code(v.file)}: <b>{verdict}</b> by {markup.text(v.place)}</p>")
-            pieces.append(markup.listed([f"it holds {v.partition}"] * bool(v.partition) + [*v.because]))
-        return markup.fragment(*pieces)
 
 
 def why(report: ScanReport, name: str, shown: Callable[[str], str] = str) -> Why:

@@ -26,7 +26,6 @@ from kartosql.sql.statements import Verify
 from kartosql.sql.undetermined import undetermined
 from kartosql.store import Store
 from kartosql.tables.table import Table, arrow_table
-from kartosql.text import markup
 from kartosql.text.constants import quote
 from kartosql.text.report import Page, Report, counted, human_bytes, human_seconds
 from kartosql.text.types import type_name
@@ -305,15 +304,6 @@ class Certificate(Report):
         lines += page.facts(self._facts(), limit=300)
         lines += page.grid(_HEAD, self._rows(), right=(1, 3, 4, 5))
         return lines + [line for a in self.answers if a.note for line in page.text(f"{a.by}: {a.note}", "  ", 400)]
-
-    def html(self) -> str:
-        """Return the certificate as a piece of HTML."""
-        facts = [(markup.text(name), markup.text(text)) for name, text in self._facts()]
-        rows = [[markup.text(cell) for cell in row] for row in self._rows()]
-        notes = [f"{a.by}: {a.note}" for a in self.answers if a.note]
-        verdict = f"<p><b>{markup.text(self.verdict.upper())}</b> {markup.text(self.because or '')}</p>"
-        answers = markup.table(_HEAD, rows, right=(1, 3, 4, 5))
-        return markup.fragment(verdict, markup.table(("", ""), facts), answers, markup.listed(notes) if notes else "")
 
 
 def verify(request: Request, statement: Verify) -> Certificate:

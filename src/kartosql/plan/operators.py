@@ -6,11 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from kartosql.text import markup
 from kartosql.text.report import Branch, Page, human_bytes, milliseconds
-
-_HEAD = ("operator", "time", "rows", "bytes")
-_RIGHT = (1, 2, 3)
 
 
 class TableFiles(NamedTuple):
@@ -49,7 +45,7 @@ def tree(operators: Sequence[Operator], page: Page) -> list[str]:
     """Return the lines of a tree: an operator takes rows from the one below it, or from its branches."""
     deepest = 1000 if page.columns is None else page.columns // 3
     rows = [[cell, *numbers] for top in operators for cell, numbers in _rows(top, "", "", deepest)]
-    return page.grid(_HEAD, rows, right=_RIGHT)
+    return page.grid(("operator", "time", "rows", "bytes"), rows, right=(1, 2, 3))
 
 
 def _rows(top: Operator, first: str, then: str, deepest: int) -> Iterator[tuple[Branch, list[str]]]:
@@ -63,13 +59,3 @@ def _rows(top: Operator, first: str, then: str, deepest: int) -> Iterator[tuple[
         branches = [(child, "", "") for child, _, _ in branches]
     for child, before, below in branches:
         yield from _rows(child, then + before, then + below, deepest)
-
-
-def html(operators: Sequence[Operator]) -> str:
-    """Return the tree as a table of HTML."""
-    rows = [
-        [f'<span style="white-space:pre">{markup.text(cell.first)}</span>{markup.text(cell)}', *numbers]
-        for top in operators
-        for cell, numbers in _rows(top, "", "", 1000)
-    ]
-    return markup.table(_HEAD, rows, right=_RIGHT)

@@ -14,8 +14,7 @@ from kartosql.plan.operators import Operator
 from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import Condition
 from kartosql.tables.table import Changelog, Deletes, Part
-from kartosql.text import markup
-from kartosql.text.report import WIDE, Page, Report, counted, human_bytes, milliseconds, table_of
+from kartosql.text.report import WIDE, Bar, Code, Page, Report, counted, human_bytes, milliseconds, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,7 +179,7 @@ Sizes = MutableMapping[str, int | None]
 PART_OF_OR = "or: "  # stands before each part of an OR
 BAR = 120  # pixels of the bar that stands for all files
 _ENGINES = {"duckdb": "DuckDB", "spark": "Spark"}
-_HEAD = ("dataset", "condition", "decided by", "files", "bytes")
+_HEAD = ("dataset", "condition", "decided by", "files", "", "bytes")
 
 
 @dataclass(frozen=True)
@@ -395,46 +394,22 @@ class ScanReport(Report):
             for line in self.lines(scan):
                 if line.dataset is not None:
                     part_of = PART_OF_OR if line.is_alternative else ""
-                    name, files, size = _cells(line, " -> ")
-                    told = part_of + (line.condition or line.note or "")
-                    rows.append([name, told, line.decided_by or "", files, size])
+                    name, files, size = _cells(line)
+                    told = line.note or "" if line.condition is None else Code(part_of + line.condition)
+                    bar = Bar(BAR * (line.files_after or 0) // line.files_before) if line.files_before else ""
+                    rows.append([name, told, line.decided_by or "", files, bar, size])
                 elif line.condition is not None:
                     notes += page.text(f"left to the engine: {line.condition} ({line.note})", "  ", 2 * WIDE)
                 else:
                     notes += page.text(f"{line.decided_by}: {line.note or ''}", "  ")
-            found += [*page.grid(_HEAD, rows, right=(3, 4)), *notes]
+            found += [*page.grid(_HEAD, rows, right=(3, 5)), *notes]
         if self.phases:
             found += page.text(self._took(), style="note")
         if self.actual is None:
             return found
-        tree = operators.tree(self.operators, page) or [
-            f"operators: {_ENGINES[self.engine]} does not tell what they took"
-        ]
+        untold = f"operators: {_ENGINES[self.engine]} does not tell what they took"
+        tree = operators.tree(self.operators, page) or page.text(untold)
         return [*found, *page.text("really read", style="name"), *page.facts(self._really_read()), *tree]
-
-    def html(self) -> str:
-        """Return it as a piece of HTML: a table per table occurrence, with a bar for the files that are left."""
-        pieces = [f"<p><b>engine</b> {markup.text(self.engine)} ({markup.text(self.engine_reason)})</p>"]
-        for scan in self.scan.occurrences:
-            name = markup.text(_title(scan))
-            pieces.append(f"<p><b>{name}</b> {markup.text(self.summary(scan))}</p>")
-            rows, notes = [], []
-            for line in self.lines(scan):
-                if line.dataset is not None:
-                    rows.append(_row(line))
-                elif line.condition is not None:
-                    notes.append(f"left to the engine: {markup.code(line.condition)} ({markup.text(line.note)})")
-                else:
-                    notes.append(f"{markup.text(line.decided_by)}: {markup.text(line.note)}")
-            pieces.append(markup.table((*_HEAD[:4], "", _HEAD[4]), rows, right=(3, 5)))
-            if notes:
-                pieces.append("<ul>" + "".join(f"<li>{note}</li>" for note in notes) + "</ul>")
-        if facts := self._really_read():
-            pieces.append(markup.table(("really read", ""), [list(map(markup.text, fact)) for fact in facts]))
-            pieces.append(operators.html(self.operators))
-        if self.phases:
-            pieces.append(f'<p class="d">{markup.text(self._took())}</p>')
-        return markup.fragment(*pieces)
 
     def table(self) -> pa.Table:
         """Return the lines of all table occurrences, and one about the engine, as an Arrow table."""
@@ -480,20 +455,11 @@ def _title(scan: OccurrenceScan) -> str:
     return f"{name} AT ({'VERSION' if isinstance(at, int) else 'TIMESTAMP'} => {at!r})"
 
 
-def _cells(line: ReportLine, arrow: str) -> tuple[str, str, str]:
+def _cells(line: ReportLine) -> tuple[str, str, str]:
     """Return the dataset, files and bytes of a line; of steps the numbers before and after."""
     files = [f"{line.files_before or 0:,}", f"{line.files_after or 0:,}"]
     sizes = [human_bytes(n) for n in (line.bytes_before, line.bytes_after) if n is not None]
     if line.condition is not None:
-        return "", arrow.join(files), arrow.join(sizes) if len(sizes) == 2 else ""
+        return "", " -> ".join(files), " -> ".join(sizes) if len(sizes) == 2 else ""
     name = f"{line.dataset} ({line.join})" if line.join else str(line.dataset)
     return name, " of ".join(files[::-1]), " of ".join(sizes[::-1])
-
-
-def _row(line: ReportLine) -> list[str]:
-    name, files, size = map(markup.text, _cells(line, " → "))
-    part_of = markup.text(PART_OF_OR) if line.is_alternative else ""
-    told = markup.code(line.condition) if line.condition else markup.text(line.note or "")
-    bar = BAR * (line.files_after or 0) // line.files_before if line.files_before else 0
-    shown = f'<span class="b" style="width:{bar}px"></span>'
-    return [name, part_of + told, markup.text(line.decided_by or ""), files, shown, size]

@@ -13,6 +13,7 @@ STYLE = (
     ".kartosql table{border-collapse:collapse;margin:.4em 0}"
     ".kartosql th,.kartosql td{padding:.15em .7em;border-bottom:1px solid rgba(128,128,128,.35);text-align:left;"
     "vertical-align:top}.kartosql .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
+    ".kartosql p{margin:.4em 0}.kartosql .i{margin-left:1.2em}"
     ".kartosql .d{opacity:.65}.kartosql code{font-family:ui-monospace,monospace}"
     ".kartosql .b{display:inline-block;height:.6em;background:#4c78a8}</style>"
 )
@@ -26,11 +27,6 @@ def text(value: object) -> str:
 def code(value: object) -> str:
     """Return a piece of SQL for HTML."""
     return f"<code>{text(value)}</code>"
-
-
-def listed(items: Iterable[object]) -> str:
-    """Return a list of texts."""
-    return "<ul>" + "".join(f"<li>{text(item)}</li>" for item in items) + "</ul>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Container[int] = ()) -> str:

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from itertools import chain, repeat, zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kartosql.text import markup
 from kartosql.text.escape import escaped, width
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ class Report:
 
     def html(self) -> str:
         """Return it as a piece of HTML, everything escaped and without anything from elsewhere."""
-        raise NotImplementedError
+        return markup.fragment(*self._laid_out(HtmlPage()))
 
     def _laid_out(self, page: Page) -> list[str]:
-        """Return the lines of its text on a page."""
+        """Return the lines of its text on a page, or its pieces of HTML on one of that."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -99,6 +100,25 @@ class Branch(str):
         """Return the cell."""
         made = super().__new__(cls, one_line(text, WIDE))
         made.first, made.then = first, then
+        return made
+
+
+class Code(str):
+    """A text of SQL, which HTML shows as such."""
+
+    __slots__ = ()
+
+
+class Bar(str):
+    """A bar of so many pixels, which only HTML shows: its number stands beside it."""
+
+    __slots__ = ("pixels",)
+    pixels: int
+
+    def __new__(cls, pixels: int) -> Bar:
+        """Return the cell."""
+        made = super().__new__(cls, "")
+        made.pixels = pixels
         return made
 
 
@@ -174,6 +194,34 @@ class Page:
         found = _wrapped(title, self.columns - 2 - width(then))
         lines = [f"  {lead}{line}" for lead, line in zip(chain([first], repeat(then)), found, strict=False)]
         return lines + self.facts(others, f"  {then}  ")
+
+
+class HtmlPage(Page):
+    """What lays a report out as pieces of HTML: a paragraph for each text, and tables; nothing is cut."""
+
+    def text(self, text: str, lead: str = "", limit: int = WIDE, style: str = "") -> list[str]:
+        """Return a paragraph, in bold if it has a style; one behind blanks stands further to the right."""
+        shown = f"<b>{_html(text)}</b>" if style not in ("", "note") else _html(text)
+        kind = ' class="d"' if style == "note" else ' class="i"' if lead.isspace() else ""
+        return [f"<p{kind}>{markup.text(lead.lstrip())}{shown}</p>"]
+
+    def facts(self, facts: Sequence[tuple[str, str]], lead: str = "  ", limit: int = WIDE) -> list[str]:
+        """Return a table of names, with a text behind each."""
+        return [markup.table(("", ""), [[_html(name), _html(text)] for name, text in facts])] if facts else []
+
+    def grid(self, head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> list[str]:
+        """Return a table without the columns that are empty in all rows."""
+        shown = [i for i in range(len(head)) if any(row[i] or isinstance(row[i], Bar) for row in rows)]
+        cells = [[_html(row[i]) for i in shown] for row in rows]
+        to_right = [n for n, i in enumerate(shown) if i in right]
+        return [markup.table([head[i] for i in shown], cells, right=to_right)] if shown else []
+
+
+def _html(cell: str) -> str:
+    if isinstance(cell, Bar):
+        return f'<span class="b" style="width:{cell.pixels}px"></span>'
+    lead = f'<span style="white-space:pre">{markup.text(cell.first)}</span>' if isinstance(cell, Branch) else ""
+    return lead + (markup.code(cell) if isinstance(cell, Code) else markup.text(cell))
 
 
 class _TextColumn:
