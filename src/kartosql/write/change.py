@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.pandas_compat import get_logical_type
 
 from kartosql.errors import ConcurrentCommit, FormatError, KartosqlError, UsageError
 from kartosql.formats.kartothek import naming
@@ -265,41 +266,15 @@ def schema_bytes(schema: pa.Schema) -> bytes:
 
 def _pandas_column(name: str, type_: pa.DataType) -> dict[str, Any]:
     numpy_type, details = "object", None
+    pandas_type = get_logical_type(type_)
     if pa.types.is_timestamp(type_):
         numpy_type = "datetime64[ns]"
         details = {"timezone": type_.tz} if type_.tz else None
     elif pa.types.is_decimal(type_):
         details = {"precision": type_.precision, "scale": type_.scale}
     elif pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        numpy_type = _pandas_type(type_)
-    return {
-        "name": name,
-        "field_name": name,
-        "pandas_type": _pandas_type(type_),
-        "numpy_type": numpy_type,
-        "metadata": details,
-    }
-
-
-def _pandas_type(type_: pa.DataType) -> str:
-    t = pa.types
-    if t.is_list(type_):
-        return f"list[{_pandas_type(type_.value_type)}]"
-    if t.is_timestamp(type_):
-        return "datetimetz" if type_.tz else "datetime"
-    if t.is_decimal(type_):
-        return "decimal"
-    names = {
-        pa.string(): "unicode",
-        pa.binary(): "bytes",
-        pa.date32(): "date",
-        pa.float64(): "float64",
-        pa.int64(): "int64",
-        pa.uint64(): "uint64",
-        pa.bool_(): "bool",
-        pa.null(): "empty",
-    }
-    return names.get(type_, "time" if t.is_time(type_) else "object")
+        numpy_type = pandas_type
+    return {"name": name, "field_name": name, "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": details}
 
 
 class HeadMoved(Exception):
