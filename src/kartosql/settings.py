@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from kartosql.errors import SqlError, UsageError, did_you_mean, quoted
 from kartosql.text.escape import is_unicode
@@ -23,13 +23,13 @@ MAX_THREADS = 1024
 ENGINES = ("auto", "duckdb", "spark")
 
 
-class _Expected(ValueError):
+class Expected(ValueError):
     """Says what a value has to be."""
 
 
 def parse_size(value: Any) -> int:
     """Return a number of bytes from a number or a text such as ``2GiB``."""
-    expected = _Expected("a number of bytes such as 500MB or 2GiB")
+    expected = Expected("a number of bytes such as 500MB or 2GiB")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise expected
     if isinstance(value, int | float):
@@ -43,7 +43,7 @@ def parse_size(value: Any) -> int:
     base = 1024 if unit.endswith("i") else 1000
     number = float(match[1]) * base ** " kmgt".index(unit[:1] or " ")
     if number >= 2**63:
-        raise _Expected("a number of bytes below 8 EiB")
+        raise Expected("a number of bytes below 8 EiB")
     return int(number)
 
 
@@ -63,36 +63,37 @@ def _number(value: Any, read: Callable[[Any], float] = float) -> float:
     return -1
 
 
-def _whole(value: Any, least: int = 0, most: int = 1_000_000) -> int:
+def whole(value: Any, least: int = 0, most: int = 1_000_000) -> int:
+    """Return a whole number, which may be given as text."""
     number = _number(value, int)
     if not least <= number <= most or number != float(value):
-        raise _Expected(f"a {'positive ' * least}whole number, at most {most}")
+        raise Expected(f"a {'positive ' * least}whole number, at most {most}")
     return int(number)
 
 
-def _where(test: Callable[[Any], bool], expected: str, read: Callable[[Any], Any] = lambda value: value) -> Any:
+def where(test: Callable[[Any], bool], expected: str, read: Callable[[Any], Any] = lambda value: value) -> Any:
     """Return what reads values that pass a test; ``expected`` says which these are."""
 
     def checked(value: Any) -> Any:
         if not test(found := read(value)):
-            raise _Expected(expected)
+            raise Expected(expected)
         return found
 
     return checked
 
 
-_memory = _where(lambda size: size >= MIN_MEMORY, "a number of bytes such as 4GB, and 1MB at least", parse_size)
-_seconds = _where(lambda number: 0 < number < 1e9, "a positive number of seconds", _number)
-_grace = _where(
+_memory = where(lambda size: size >= MIN_MEMORY, "a number of bytes such as 4GB, and 1MB at least", parse_size)
+_seconds = where(lambda number: 0 < number < 1e9, "a positive number of seconds", _number)
+_grace = where(
     lambda number: number >= 3600, "3600 seconds or more: readers and writers that are at work need that", _seconds
 )
-_engine = _where(lambda value: isinstance(value, str) and value in ENGINES, "auto, duckdb or spark")
-_text = _where(lambda v: isinstance(v, str) and v != "" and "\0" not in v and is_unicode(v), "a non-empty text")
-_zone = _where(
+_engine = where(lambda value: isinstance(value, str) and value in ENGINES, "auto, duckdb or spark")
+_text = where(lambda v: isinstance(v, str) and v != "" and "\0" not in v and is_unicode(v), "a non-empty text")
+_zone = where(
     lambda value: isinstance(value, str) and _ZONE.fullmatch(value) is not None,
     "a time zone such as UTC or Europe/Berlin",
 )
-_yes_or_no = _where(
+_yes_or_no = where(
     lambda value: isinstance(value, bool),
     "true or false",
     lambda value: {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value,
@@ -127,8 +128,8 @@ def _attachable(value: Any) -> Any:
         return tuple(p if "://" in p or "::" in p else os.path.abspath(os.path.expanduser(p)) for p in found)
     try:
         return _yes_or_no(value)
-    except _Expected:
-        raise _Expected("true, false, or a list of URLs and folders below which all may be attached") from None
+    except Expected:
+        raise Expected("true, false, or a list of URLs and folders below which all may be attached") from None
 
 
 @dataclass(frozen=True)
@@ -148,13 +149,13 @@ class Setting:
     is_doubtful: Callable[[Any], bool] | None = None  # whether only the engine can tell that a value is right
 
 
-_threads = partial(_whole, least=1, most=MAX_THREADS)
+_threads = partial(whole, least=1, most=MAX_THREADS)
 _of_duckdb = partial(Setting, of_duckdb=True)
 _limit = partial(_of_duckdb, narrows=True)
 
 
 def _cap(what: str, about: str) -> Setting:
-    return Setting(f"max_{what}", None, partial(_whole, least=1), about, narrows=True)
+    return Setting(f"max_{what}", None, partial(whole, least=1), about, narrows=True)
 
 
 CAPPED = ("columns", "conditions", "subqueries", "constants", "nesting")
@@ -183,14 +184,14 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("single_writer", False, _yes_or_no, "write to stores without conditional writes as well", in_sql=False),
         Setting("write_memory", 512 * 10**6, parse_size, "bytes of rows that a write holds in memory before it spills"),
         Setting("grace_period", 7 * 86_400.0, _grace, "seconds that files stay after nothing refers to them"),
-        Setting("history_versions", 1000, _whole, "versions of a dataset before the present one that stay readable"),
-        Setting("history_days", 30, _whole, "days that a version stays readable after another took its place"),
+        Setting("history_versions", 1000, whole, "versions of a dataset before the present one that stay readable"),
+        Setting("history_days", 30, whole, "days that a version stays readable after another took its place"),
         Setting("attach", True, _attachable, "whether anything may be attached, or below which URLs", in_sql=False),
         _of_duckdb("default_collation", None, _text, "collation of text comparisons", is_doubtful=lambda _: True),
     )
 }
 _OF_DUCKDB = [name for name, setting in SETTINGS.items() if setting.of_duckdb]
-_BY_LOWER = {name.lower(): setting for name, setting in SETTINGS.items()}
+_ARGUMENTS = ("read_only", "storage_options", "untrusted")  # of connect(), which are no settings
 
 
 class Settings:
@@ -198,6 +199,9 @@ class Settings:
 
     ``values`` are what the owner gave: RESET goes back to them. ``check`` raises for what the engine does not take.
     """
+
+    declared: ClassVar[Mapping[str, Setting]] = SETTINGS
+    noun: ClassVar[str] = "setting"
 
     def __init__(
         self, values: Mapping[str, Any] | None = None, check: Callable[[str, Any], None] | None = None
@@ -208,12 +212,24 @@ class Settings:
             self.set(name, value)
         self._given = dict(self._values)
 
+    @classmethod
+    def find(cls, name: str) -> Setting:
+        """Return the declaration of ``name`` or raise ``unknown-setting``."""
+        if not isinstance(name, str):
+            raise UsageError(f"The name of a {cls.noun} is text, not {type(name).__name__}.", code="unknown-setting")
+        found = next((s for known, s in cls.declared.items() if known.lower() == name.lower()), None)
+        if found is None:
+            meant = did_you_mean(name, (*cls.declared, *_ARGUMENTS), "")
+            hint = f"{meant} {cls.noun.title()}s: {', '.join(cls.declared)}.".lstrip()
+            raise UsageError(f"There is no {cls.noun} {name!r}.", code="unknown-setting", hint=hint)
+        return found
+
     def __getitem__(self, name: str) -> Any:
-        return self._values.get(name, SETTINGS[name].default)
+        return self._values.get(name, self.declared[name].default)
 
     def set(self, name: str, value: Any) -> None:
         """Set ``name``, matched case-insensitively; ``None`` restores the default."""
-        setting = find(name)
+        setting = self.find(name)
         if value is None:
             self._values.pop(setting.name, None)
         else:
@@ -223,9 +239,9 @@ class Settings:
         """Return a value as it is kept; raises ``invalid-setting``."""
         try:
             parsed = setting.parse(value)
-        except _Expected as e:
+        except Expected as e:
             raise UsageError(
-                f"{quoted(value)} is no value for the setting {setting.name}",
+                f"{quoted(value)} is no value for the {self.noun} {setting.name}",
                 code="invalid-setting",
                 hint=f"{setting.name}: {setting.about}; expected {e}.",
             ) from None
@@ -235,11 +251,11 @@ class Settings:
 
     def reset(self, name: str) -> None:
         """Set ``name`` to what the owner gave, or else to the default."""
-        self.set(name, self._given.get(find(name).name))
+        self.set(name, self._given.get(self.find(name).name))
 
     def narrow(self, name: str, value: Any) -> None:
         """Set ``name`` to a value that is within what the owner gave; raises ``not-allowed``."""
-        setting = find(name)
+        setting = self.find(name)
         if not setting.narrows:
             raise _not_for_statements(setting, "of a read-only connection is given to connect() only")
         parsed = self._parsed(setting, value)
@@ -275,15 +291,4 @@ def _not_for_statements(setting: Setting, why: str) -> SqlError:
     return SqlError(f"The setting {setting.name!r} {why}.", code="not-allowed", hint=hint)
 
 
-_ARGUMENTS = ("read_only", "storage_options", "untrusted")  # of connect(), which are no settings
-
-
-def find(name: str) -> Setting:
-    """Return the declaration of ``name`` or raise ``unknown-setting``."""
-    if not isinstance(name, str):
-        raise UsageError(f"The name of a setting is text, not {type(name).__name__}.", code="unknown-setting")
-    setting = _BY_LOWER.get(name.lower())
-    if setting is None:
-        hint = f"{did_you_mean(name, (*SETTINGS, *_ARGUMENTS), '')} Settings: {', '.join(SETTINGS)}.".lstrip()
-        raise UsageError(f"There is no setting {name!r}.", code="unknown-setting", hint=hint)
-    return setting
+find = Settings.find

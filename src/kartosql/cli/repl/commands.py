@@ -21,8 +21,8 @@ from kartosql import __version__
 from kartosql.cli import config, resources
 from kartosql.cli.cube import info_of
 from kartosql.cli.options import Parser, pairs, value
-from kartosql.cli.repl import options as shell_options
 from kartosql.cli.repl.known import load
+from kartosql.cli.repl.options import OPTIONS
 from kartosql.cli.repl.registry import COMMANDS, GROUPS, Run, arguments, command, find
 from kartosql.cli.repl.shell import Cancelled, Result, Shell
 from kartosql.demo import build_flights
@@ -173,7 +173,7 @@ def _timing(shell: Shell, text: str) -> None:
 
 def _switched(text: str) -> bool:
     try:
-        found: bool = shell_options.OPTIONS["timing"].parsed(text)
+        found: bool = OPTIONS["timing"].parse(text)
     except ValueError:
         raise UsageError(f"{text!r} is neither on nor off.") from None
     return found
@@ -558,7 +558,7 @@ def _config(shell: Shell, text: str) -> None:
         return "not set" if settings[name] is None else str(settings[name])
 
     if found == ["save"]:
-        changed = {n: options[n] for n, o in shell_options.OPTIONS.items() if options[n] != o.default}
+        changed = {n: options[n] for n, o in OPTIONS.items() if options[n] != o.default}
         try:
             say(f"Saved to {config.write_shell(changed)}.", "note")
         except OSError as e:
@@ -566,19 +566,19 @@ def _config(shell: Shell, text: str) -> None:
         return
     if not found:
         say(f"config file: {config.path()}", "note")
-        for name, option in shell_options.OPTIONS.items():
+        for name, option in OPTIONS.items():
             say(f"{name} = {options.text_of(name)}  -- {option.about}")
         for name in SETTINGS:
             say(f"{name} = {setting(name)}  -- {SETTINGS[name].about}")
         return
-    in_sql = {name.lower(): name for name in SETTINGS if name.lower() not in shell_options.OPTIONS}
+    in_sql = {name.lower(): name for name in SETTINGS if name.lower() not in OPTIONS}
     name = in_sql.get(found[0].lower(), "")
     if name:
         if len(found) == 2:
             settings.set(name, found[1])
         say(f"{name} = {setting(name)}")
         return
-    name = shell_options.find(found[0]).name
+    name = options.find(found[0]).name
     if len(found) == 2:
         shell.set_option(name, found[1])
     say(f"{name} = {options.text_of(name)}")
