@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import secrets
@@ -20,6 +19,7 @@ from kartosql.errors import StoreError, UsageError, quoted, reraise
 from kartosql.render import tables
 from kartosql.render.values import json_names, jsons, texts
 from kartosql.store import Store
+from kartosql.store.streams import CountedOutput
 from kartosql.store.urls import is_local_url, path_of
 from kartosql.text.escape import escaped_csv, escaped_json
 from kartosql.text.types import in_sql_names
@@ -179,34 +179,6 @@ def _objects(reader: pa.RecordBatchReader, out: BinaryIO, terminal: bool, before
     return _encoded(reader, out, terminal, by_column, by_value, skipped=before.count(","))
 
 
-class _Counted(io.RawIOBase):
-    """A file object that knows how much was written, as pipes do not; to close it leaves them open.
-
-    After an error nothing more is written: the libraries would add a footer, and a part of
-    the rows would look like all of them.
-    """
-
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
-        self._size = 0
-        self._failed = False
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._failed = kind is not None
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        if not self._failed:
-            self._out.write(data)
-            self._size += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self._size
-
-
 def _html(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     from kartosql.text.markup import document, fragment
 
@@ -223,7 +195,7 @@ def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     names = json_names(reader.schema.names)
     schema = pa.schema([f.with_name(name) for f, name in zip(reader.schema, names, strict=True)])
     rows = 0
-    with _Counted(out) as sink:
+    with CountedOutput(out) as sink:
         try:
             writer = pq.ParquetWriter(sink, schema, compression="zstd")
         except pa.ArrowException as e:
@@ -256,7 +228,7 @@ def _groups(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 def _arrow(reader: pa.RecordBatchReader, out: BinaryIO, style: Style) -> int:
     rows = 0
-    with _Counted(out) as sink:
+    with CountedOutput(out) as sink:
         writer = pa.ipc.new_file(sink, reader.schema)
         for batch in reader:
             writer.write_batch(batch)

@@ -37,6 +37,7 @@ from kartosql.formats.kartothek.versions import last_listed
 from kartosql.formats.type_promotion import widened
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version, check_key
+from kartosql.store.streams import CountedOutput
 from kartosql.text.types import type_name, type_names
 from kartosql.write import files, indexing
 from kartosql.write.document import (
@@ -652,7 +653,7 @@ class _IndexWork:
     def _put(self, key: str, column: str, parts: _Parts) -> None:
         # Row group by row group, so that an index may be larger than memory.
         with self.store.output(key) as out:
-            files.write_index(files.Counted(out), *parts, column)
+            files.write_index(CountedOutput(out), *parts, column)
 
     def _parts(self, column: str, where: Any) -> _Parts | None:
         """Return what the index of a column is made of; None if the old file stays."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import inspect
-import io
 import os
 import uuid
 from collections import deque
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, zip_longest
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +27,7 @@ from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
 from kartosql.parquet import DAMAGE, file_metadata
 from kartosql.store import Files, Store
+from kartosql.store.streams import CountedOutput, RangedFile
 from kartosql.tables.table import FileTable
 from kartosql.text.types import in_sql_names, type_name
 from kartosql.write import indexing
@@ -74,24 +74,6 @@ def file_columns(schema: pa.Schema, partition_on: tuple[str, ...]) -> list[str]:
 
 def _has_struct(type_: pa.DataType) -> bool:
     return bool(pa.types.is_struct(type_)) or (bool(pa.types.is_list(type_)) and _has_struct(type_.value_type))
-
-
-class Counted(io.RawIOBase):
-    """A file object that counts what is written to it."""
-
-    def __init__(self, out: IO[bytes]) -> None:
-        self._out = out
-        self.count = 0
-
-    def writable(self) -> bool:
-        """Return True, as pyarrow asks for it."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Write all of ``data``."""
-        self._out.write(data)
-        self.count += len(data)
-        return len(data)
 
 
 def parquet_bytes(rows: pa.Table, row_group_rows: int = ROW_GROUP_ROWS) -> bytes:
@@ -440,7 +422,7 @@ class _File:
         self.label, self.key = label, key
         self._store, self._format, self._pairs, self._number = store, format_, pairs, number
         self._context = contextlib.ExitStack()
-        self._out: Counted | None = None
+        self._out: CountedOutput | None = None
         self._writer: Any = None
         self._rows = 0
         self._before: Future[None] | None = None
@@ -448,7 +430,7 @@ class _File:
     def add(self, pool: ThreadPoolExecutor, rows: pa.Table) -> pa.Table:
         """Let ``pool`` write the row groups that ``rows`` fill, and return what is left over."""
         if self._out is None:
-            self._out = Counted(self._context.enter_context(self._store.output(self.key, sync_folders=False)))
+            self._out = CountedOutput(self._context.enter_context(self._store.output(self.key, sync_folders=False)))
         full = rows.num_rows - rows.num_rows % self._format.row_group_rows
         if full:
             # One at a time: the row groups of a file stand one behind the other.
@@ -515,7 +497,7 @@ class _File:
 def opened_parquet(store: Store, key: str, **options: Any) -> Iterator[pq.ParquetFile]:
     """Read a Parquet file by ranges; raises ``missing-file`` and ``corrupt-file``, also for what the block raises."""
     try:
-        source = pa.OSFile(store.local_path(key)) if store.is_local else pa.PythonFile(_RemoteFile(store, key), "r")
+        source = pa.OSFile(store.local_path(key)) if store.is_local else pa.PythonFile(_remote(store, key), "r")
         with contextlib.closing(source), pq.ParquetFile(source, **options) as file:
             yield file
     except (KeyError, FileNotFoundError):
@@ -525,34 +507,11 @@ def opened_parquet(store: Store, key: str, **options: Any) -> Iterator[pq.Parque
         raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None
 
 
-class _RemoteFile(io.RawIOBase):
-    """The part of a file that pyarrow needs to read Parquet, over ranged reads."""
-
-    def __init__(self, store: Store, key: str) -> None:
-        self._store, self._key, self._at = store, key, 0
-        size = store.size(key)
-        self._size = len(store.read(key)) if size is None else size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size is None or size < 0 else min(self._size, self._at + size)
-        if end <= self._at:
-            return b""
-        data = self._store.read(self._key, start=self._at, end=end)
-        self._at += len(data)
-        return data
+def _remote(store: Store, key: str) -> RangedFile:
+    size = store.size(key)
+    return RangedFile(
+        lambda start, end: store.read(key, start=start, end=end), len(store.read(key)) if size is None else size
+    )
 
 
 def pairs_of_files(store: Store, table: DatasetTable, labels: Iterable[str], column: str) -> pa.Table:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import itertools
 import os
 import re
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,6 +17,7 @@ from fsspec.spec import AbstractFileSystem
 from kartosql.errors import KartosqlError
 from kartosql.parquet import END, MAGIC
 from kartosql.store import Fetched, Files
+from kartosql.store.streams import RangedFile
 from kartosql.tables.table import FileTable
 
 PROTOCOL = "kartosql"
@@ -192,7 +191,7 @@ class StoreFiles(_NamedFiles):
             self._kept[key] += 1
         if end.start and self._kept.get(key, 0) > 1 and end.size <= KEPT_BYTES:
             end = self._ends[key] = end._replace(data=self._range(key, 0, end.size), start=0)
-        return _OpenFile(_Ranges(self._range, key, end).read, end.size)
+        return RangedFile(_Ranges(self._range, key, end).read, end.size)
 
     def _range(self, key: str, start: int, end: int) -> bytes:
         try:
@@ -257,52 +256,12 @@ class SlotFiles(_NamedFiles):
         content = self._paths[path], found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
         if self._contents.get(path, (None, 0))[0] != content:
             self._contents[path] = content, next(self._numbers)
-        return _OpenFile(lambda start, end: os.pread(file, end - start, start), found.st_size, file)
+        return RangedFile(lambda start, end: os.pread(file, end - start, start), found.st_size, file)
 
     def _path(self, name: str) -> str:
         if name not in self._paths:
             raise FileNotFoundError(name)
         return self._paths[name]
-
-
-class _OpenFile:
-    """An open file whose position is kept per thread.
-
-    DuckDB's threads share a file: each of them seeks and then reads, and another one may
-    come in between.
-    """
-
-    def __init__(self, fetch: Callable[[int, int], bytes], size: int, descriptor: int = -1) -> None:
-        self._fetch = fetch
-        self._size = size
-        self._descriptor = descriptor
-        self._here = threading.local()
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self._size}[whence]
-        self._here.at = max(0, base + offset)
-        return self.tell()
-
-    def tell(self) -> int:
-        return int(getattr(self._here, "at", 0))
-
-    def read(self, size: int = -1) -> bytes:
-        at = self.tell()
-        end = self._size if size is None or size < 0 else min(at + size, self._size)
-        data = self._fetch(at, end) if end > at else b""
-        self._here.at = at + len(data)
-        return data
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Close the local file that it is, if it is one."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    __del__ = close
 
 
 class _Ranges:

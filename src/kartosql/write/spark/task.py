@@ -16,6 +16,7 @@ import pyarrow as pa
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, StoreError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
+from kartosql.store.streams import CountedOutput
 from kartosql.text.secrets import redacted
 from kartosql.write import files
 from kartosql.write.files import WriteOptions, copy_file, footer, opened_parquet, values_of_file, write_rows
@@ -135,7 +136,7 @@ def put_tables(store: Store, token: str, schema: pa.Schema, tables: Iterable[pa.
     """Write tables that only the driver reads, and only once, and return their key; each begins a row group."""
     key = f"{token}-{uuid.uuid4().hex}"
     with store.output(key, sync_folders=False, sync_content=False) as out:
-        files.write_parquet(files.Counted(out), schema, tables, row_group_rows)
+        files.write_parquet(CountedOutput(out), schema, tables, row_group_rows)
     return key
 
 
