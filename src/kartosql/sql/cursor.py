@@ -168,6 +168,14 @@ class TokenCursor:
             found.append(item())
         return found
 
+    def in_brackets(self, item: Callable[[], Item]) -> list[Item]:
+        """Read at least one item in parentheses, with commas between them."""
+        self.expect("(")
+        found = self.separated(item)
+        if not self.take(")"):
+            raise self.fail("Expected , or ).")
+        return found
+
     def up_to(self, item: Callable[[], Item], *ends: str, wanted: str = "") -> list[Item]:
         """Read items with commas between them up to a bracket; ``wanted`` is how an error names that."""
         found = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -309,6 +310,7 @@ FORMS = {
     "EXPORT": "EXPORT (SELECT ...) TO 'folder or URL' (TYPE odf [, PRIMARY_KEY (a, b)] [, EVENT_TIME column])",
     "EXPORT SCHEMA": "EXPORT SCHEMA HISTORY OF t TO 'folder or URL'",
 }
+_FOLDER = "Expected a folder or URL in single quotes."
 _TYPED = ("DATE", "TIMESTAMP")
 _CONDITION = {"expressions", "from_", "where"}
 _REWRITES = {"RENAME": "RENAME (a AS b)", "DROP": "EXCLUDE (a)", "ALTER": "REPLACE (CAST(a AS type) AS a)"}
@@ -404,16 +406,16 @@ class _WriteCursor(TokenCursor):
 
     def listed(self, value: Callable[[], Literal | None]) -> tuple[tuple[Named, Literal | None], ...]:
         """Read names in parentheses, with ``value`` behind each."""
-        self.expect("(")
-        found: list[tuple[Named, Literal | None]] = []
-        while not self.take(")"):
-            if found and not self.take(","):
-                raise self.fail("Expected , or ).")
+        known: set[Name] = set()
+
+        def item() -> tuple[Named, Literal | None]:
             name = self.single()
-            if any(name.parts == other.parts for other, _ in found):
+            if name.parts in known:
                 raise self.fail(f"{name.last!r} occurs twice.", span=name.span)
-            found.append((name, value()))
-        return tuple(found)
+            known.add(name.parts)
+            return name, value()
+
+        return () if self.phrase("(", ")") else tuple(self.in_brackets(item))
 
     def some_columns(self, what: str = "column") -> Columns:
         start = self.at
@@ -445,14 +447,26 @@ class _WriteCursor(TokenCursor):
 
     # -- statements --------------------------------------------------------------------------
 
-    def clauses(self, known: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Read clauses up to AS in any order, by the words that each begins with."""
+    def clauses(self, known: dict[str, Callable[[], Any]], end: str = "AS") -> dict[str, Any]:
+        """Read clauses up to AS, or options up to a bracket, in any order, by the words that each begins with."""
         found: dict[str, Any] = {}
-        while not self.take("AS"):
+        while not self.take(end):
+            if found and end == ")" and not self.take(","):
+                raise self.fail("Expected , or ).")
             name = next((name for name in known if name not in found and self.phrase(*name.split())), None)
             if name is None:
-                raise self.fail(f"Expected {', '.join(known)} or AS, each of them once.")
+                raise self.fail(f"Expected {', '.join(known)} or {end}, each of them once.")
             found[name] = known[name]()
+        return found
+
+    def options(self, known: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Read options in brackets, of which the TYPE has to be one."""
+        start = self.at
+        self.expect("(")
+        found = self.clauses(known, ")")
+        if "TYPE" not in found:
+            self.at = start
+            raise self.fail("Expected TYPE among the options.")
         return found
 
     def create_cube(self, replace: bool) -> CreateCube:
@@ -531,15 +545,14 @@ class _WriteCursor(TokenCursor):
     def publish(self) -> Publish:
         target = self.named()
         self.expect("TO")
-        url = self.string("Expected a folder or URL in single quotes.")
-        self.expect("(", "TYPE")
-        type_, follow = self.single(), None
-        if self.take(","):
-            self.expect("FOLLOW")
-            if follow := not self.take("FALSE"):
-                self.expect("TRUE")
-        self.expect(")")
-        return Publish(self.text, target, url, type_.last.lower(), follow)
+        url = self.string(_FOLDER)
+        found = self.options({"TYPE": self.single, "FOLLOW": self.flag})
+        return Publish(self.text, target, url, found["TYPE"].last.lower(), found.get("FOLLOW"))
+
+    def flag(self) -> bool:
+        if is_true := not self.take("FALSE"):
+            self.expect("TRUE")
+        return is_true
 
     def metadata_value(self) -> Literal | None:
         if self.phrase("=", "NULL"):
@@ -673,9 +686,8 @@ class _WriteCursor(TokenCursor):
             self.expect("SET")
             return Action(condition, self.assignments("WHEN"))
         columns = self.some_columns()
-        self.expect("VALUES", "(")
-        values = self.separated(lambda: self.expression(",", ")"))
-        self.expect(")")
+        self.expect("VALUES")
+        values = self.in_brackets(lambda: self.expression(",", ")"))
         if len(values) != len(columns):
             raise self.fail(f"{len(columns)} columns are named, but {len(values)} values given.")
         return Action(condition, tuple(zip(columns, values, strict=True)))
@@ -708,47 +720,37 @@ class _WriteCursor(TokenCursor):
 
     def skips(self) -> tuple[Skip, ...]:
         """Read ``(MINMAX(a), VALUELIST(b.c), BLOOMFILTER(d) WITH (fpp = 0.01))``."""
-        self.expect("(")
-        found: list[Skip] = []
-        while not found or self.take(","):
-            kind = self.single()
-            self.expect("(")
-            names = self.separated(self.named)
-            self.expect(")")
-            parameters = self.parameters() if self.phrase("WITH") else ()
-            found += [Skip(kind.last.lower(), name.parts, parameters, kind.span) for name in names]
-        self.expect(")")
-        return tuple(found)
+        return tuple(chain.from_iterable(self.in_brackets(self.skip)))
 
-    def parameters(self) -> tuple[tuple[str, int | float | str], ...]:
-        self.expect("(")
-        found: list[tuple[str, int | float | str]] = []
-        while not found or self.take(","):
-            name = self.single().last.lower()
-            self.expect("=")
-            value = self.number() if self.at_number() else self.string("Expected a number, or a text in single quotes.")
-            found.append((name, value))
-        self.expect(")")
-        return tuple(found)
+    def skip(self) -> list[Skip]:
+        kind, names = self.single(), self.in_brackets(self.named)
+        parameters = tuple(self.in_brackets(self.parameter)) if self.phrase("WITH") else ()
+        return [Skip(kind.last.lower(), name.parts, parameters, kind.span) for name in names]
+
+    def parameter(self) -> tuple[str, int | float | str]:
+        name = self.single().last.lower()
+        self.expect("=")
+        return name, self.number() if self.at_number() else self.string(
+            "Expected a number, or a text in single quotes."
+        )
 
     def record(self) -> RecordSchema:
         self.expect("SCHEMA", "FOR")
-        return RecordSchema(self.text, Named(*self.name()))
+        return RecordSchema(self.text, self.named())
 
     def export(self) -> Write:
-        wanted = "Expected a folder or URL in single quotes."
         if self.take("SCHEMA"):
             self.form = "EXPORT SCHEMA"
             self.expect("HISTORY", "OF")
-            target = Named(*self.name())
+            target = self.named()
             self.expect("TO")
-            return ExportHistory(self.text, target, self.string(wanted))
+            return ExportHistory(self.text, target, self.string(_FOLDER))
         query = self.bracketed()
         self.expect("TO")
-        url = self.string(wanted)
-        key, event_time = self.export_options()
+        url = self.string(_FOLDER)
+        found = self.options({"TYPE": partial(self.expect, "ODF"), "PRIMARY_KEY": self.key, "EVENT_TIME": self.named})
         self.end()
-        return ExportOdf(self.text, url, key, event_time, query)
+        return ExportOdf(self.text, url, found.get("PRIMARY_KEY", ()), found.get("EVENT_TIME"), query)
 
     def bracketed(self) -> Select:
         """Parse the query in brackets; every character keeps its place in the statement."""
@@ -766,35 +768,5 @@ class _WriteCursor(TokenCursor):
         start, end = self.tokens[first].end + 1, self.tokens[self.at - 1].start
         return self.aligned((0, start), end=end)
 
-    def export_options(self) -> tuple[Columns, Named | None]:
-        if not self.take("("):
-            raise self.fail("Expected (TYPE odf).")
-        found: dict[str, Any] = {}
-
-        def option() -> None:
-            name = self.word()
-            if name in found:
-                raise self.fail(f"{name} stands there twice.")
-            if self.take("TYPE"):
-                if not self.take("ODF"):
-                    raise self.fail("Expected the type odf.")
-                found[name] = "odf"
-            elif self.take("PRIMARY_KEY"):
-                found[name] = self.key()
-            elif self.take("EVENT_TIME"):
-                found[name] = Named(*self.name())
-            else:
-                raise self.fail("Expected TYPE, PRIMARY_KEY or EVENT_TIME.")
-
-        self.up_to(option, ")")
-        if "TYPE" not in found:
-            raise self.fail("Expected TYPE odf among the options.")
-        return found.get("PRIMARY_KEY", ()), found.get("EVENT_TIME")
-
     def key(self) -> Columns:
-        if not self.take("("):
-            return (Named(*self.name()),)
-        found = self.separated(lambda: Named(*self.name()))
-        if not self.take(")"):
-            raise self.fail("Expected , or ).")
-        return tuple(found)
+        return tuple(self.in_brackets(self.named)) if self.word() == "(" else (self.named(),)
