@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from kartosql.errors import Span, SqlError
 from kartosql.session import Request
 from kartosql.sql import parse_select
+from kartosql.sql.statements import ShowCoverage
 from kartosql.tables.names import similar
 from kartosql.tables.table import Table
 from kartosql.text import markup
@@ -338,6 +339,12 @@ class Coverage(Report):
     def html(self) -> str:
         """Return the heat maps as a piece of HTML."""
         return markup.fragment(self.svg())
+
+
+def show_coverage(request: Request, statement: ShowCoverage) -> Coverage:
+    """Return what SHOW COVERAGE tells; raises as ``coverage`` does."""
+    request.refuse_parameters(statement.text)
+    return coverage(request, statement.target, statement.columns, statement.text, statement.span)
 
 
 def coverage(

@@ -27,12 +27,11 @@ from kartosql.text.report import Page, Report, counted, human_bytes
 MAX_FOOTERS = 200
 
 
-def explain(request: Request, statement: Explain) -> ReportQuery:
+def explain(request: Request, statement: Explain) -> Report | ReportQuery:
     """Return what a statement reads, and why; see Connection.explain."""
     before = request.session.mounts.counter.to_dict()
     query = request.query(statement.query, traced=True)
     report = query.report
-    content: Report = report
     if statement.kind == "analyze":
         for _ in query.reader():
             pass
@@ -40,10 +39,10 @@ def explain(request: Request, statement: Explain) -> ReportQuery:
         return ReportQuery(content, "explain", statement.format, query.stats)
     if statement.kind == "cost":
         took = {name: n - before[name] for name, n in request.session.mounts.counter.to_dict().items()}
-        content = cost(request.session.mounts, report, took, request.session.settings["max_bytes"])
-    elif statement.kind == "why":
-        content = why(report, statement.file or "", request.session.mounts.display_name)
-    return ReportQuery(content, "explain", statement.format)
+        return cost(request.session.mounts, report, took, request.session.settings["max_bytes"])
+    if statement.kind == "why":
+        return why(report, statement.file or "", request.session.mounts.display_name)
+    return report
 
 
 def selected(

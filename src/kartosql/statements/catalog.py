@@ -8,7 +8,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +16,9 @@ from kartosql.errors import KartosqlError, SqlError
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.metadata import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.result import Query
 from kartosql.session import Request, Session
 from kartosql.settings import SETTINGS, Settings, find
-from kartosql.sql import Attach, Describe, Detach, Reset, Set, Show, Statement
+from kartosql.sql import Attach, Describe, Detach, Reset, Set, Show
 from kartosql.sql.statements import VerifyData
 from kartosql.store import Files
 from kartosql.tables.names import Tables, quote_if_needed
@@ -32,43 +30,28 @@ _TEXT, _TEXTS, _COUNT = pa.string(), pa.list_(pa.string()), pa.int64()
 _INDEXES = {"partition": "partition key", "index": "inverted index", None: None}
 
 
-def answer(request: Request, statement: Statement) -> Query:
-    """Answer SHOW or DESCRIBE, or set, attach, detach or verify something."""
-    session = request.session
-    if isinstance(statement, Describe) and statement.query is not None:
-        return Query(describe_schema(request.query(statement.query).schema))
-    if isinstance(statement, VerifyData) and statement.where:
-        from kartosql.statements.erased import erased
-
-        return Query(erased(request, statement))
-    if isinstance(statement, Attach) and statement.parameter is not None:
-        statement, request = replace(statement, url=_url(request, statement)), replace(request, parameters=None)
+def describe(request: Request, statement: Describe) -> pa.Table:
+    """Return the columns of a table, of what it was, or of a query."""
+    if statement.query is not None:
+        return describe_schema(request.query(statement.query).schema)
     request.refuse_parameters()
-    if isinstance(statement, Set | Reset):
-        return Query(_set_or_reset(session, statement))
-    if isinstance(statement, Attach):
-        return Query(_attach(session, statement))
-    if isinstance(statement, Detach):
-        return Query(_detach(session, statement))
-    if isinstance(statement, VerifyData):
-        return Query(_verify(session, statement))
-    known = session.tables()
-    if isinstance(statement, Show):
-        return Query(_show(session, statement, known))
-    assert isinstance(statement, Describe)
     assert statement.target is not None
+    known = request.session.tables()
     if len(statement.target) == 1 and (view := known.view_name(statement.target[0])) is not None:
-        return Query(describe_schema(request.view(view).schema))
+        return describe_schema(request.view(view).schema)
     source = known.find(statement.target, statement.span, statement.text)
     if statement.version is None and statement.as_of is None:
-        return Query(describe(source))
+        return describe_table(source)
     from kartosql.schema_log import schema_at
 
-    return Query(describe_schema(schema_at(source, known.snapshot, statement.version, statement.as_of)))
+    return describe_schema(schema_at(source, known.snapshot, statement.version, statement.as_of))
 
 
-def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
-    what, text = statement.what, statement.text
+def show(request: Request, statement: Show) -> pa.Table:
+    """Return what SHOW lists."""
+    request.refuse_parameters()
+    session, what, text = request.session, statement.what, statement.text
+    known = session.tables()
     if what == "settings":
         return settings(session.settings, list(SETTINGS))
     if what == "cubes":
@@ -88,7 +71,7 @@ def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
         return (versions_table if what == "history" else history_table)(source, known.snapshot)
     if source.data is not None:
         raise SqlError(f"{source.name!r} is registered data, it has no {what}.", code="unknown-table", sql=text)
-    show = {
+    shown = {
         "datasets": members,
         "partitions": partitions,
         "indexes": indexes,
@@ -97,7 +80,7 @@ def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
         "stats": stats,
         "metadata": metadata,
     }[what]
-    return show(source, session.mounts)
+    return shown(source, session.mounts)
 
 
 def _attached_tables(session: Session, known: Tables) -> list[tuple[str, Table | KartosqlError]]:
@@ -112,9 +95,10 @@ def _attached_tables(session: Session, known: Tables) -> list[tuple[str, Table |
     return found
 
 
-def _set_or_reset(session: Session, statement: Set | Reset) -> pa.Table:
+def set_or_reset(request: Request, statement: Set | Reset) -> pa.Table:
     """Set a setting, or give it back the value that the owner gave it; on a read-only connection only narrower."""
-    name = statement.name
+    request.refuse_parameters()
+    session, name = request.session, statement.name
     value = statement.value if isinstance(statement, Set) else None
     if not find(name).in_sql:
         raise SqlError(f"The setting {name!r} is given to connect() only.", code="not-allowed", sql=statement.text)
@@ -137,10 +121,13 @@ def _url(request: Request, statement: Attach) -> str:
     return os.fspath(url)
 
 
-def _attach(session: Session, statement: Attach) -> pa.Table:
-    options = dict(statement.options)
+def attach(request: Request, statement: Attach) -> pa.Table:
+    """Attach a folder or another store, and return it."""
+    if statement.parameter is None:
+        request.refuse_parameters()
+    session, options = request.session, dict(statement.options)
     session.attachments.attach(
-        statement.url,
+        statement.url if statement.parameter is None else _url(request, statement),
         statement.name,
         options.pop("type"),
         options,
@@ -151,7 +138,10 @@ def _attach(session: Session, statement: Attach) -> pa.Table:
     return attached([e for n, e in session.attachments.entries.items() if n == statement.name])
 
 
-def _detach(session: Session, statement: Detach) -> pa.Table:
+def detach(request: Request, statement: Detach) -> pa.Table:
+    """Forget what was attached."""
+    request.refuse_parameters()
+    session = request.session
     if not session.settings["attach"]:
         raise SqlError("Statements of this connection may not detach.", code="not-allowed", sql=statement.text)
     try:
@@ -162,8 +152,14 @@ def _detach(session: Session, statement: Detach) -> pa.Table:
     return pa.table({"name": [statement.name], "detached": [done]})
 
 
-def _verify(session: Session, statement: VerifyData) -> pa.Table:
-    """Return what was checked of what is attached: block, kind, name, check, result, note."""
+def verify_data(request: Request, statement: VerifyData) -> pa.Table:
+    """Return what was checked of what is attached, or which files hold rows that were to be erased."""
+    if statement.where:
+        from kartosql.statements.erased import erased
+
+        return erased(request, statement)
+    request.refuse_parameters()
+    session = request.session
     found = session.attachments.find(statement.target) if session.attached is not None else None
     checks = getattr(found, "verify", None)
     if checks is None:
@@ -251,7 +247,7 @@ def members(source: Table, store: Files) -> pa.Table:
     return _table(rows, dataset=_TEXT, role=_TEXT, **lists, files=_COUNT)
 
 
-def describe(source: Table) -> pa.Table:
+def describe_table(source: Table) -> pa.Table:
     """Return the columns of a table: name, type, role, dataset, index."""
     rows = []
     by_name = {p.name: p for p in source.parts}
