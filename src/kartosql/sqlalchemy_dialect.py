@@ -131,9 +131,7 @@ class KartosqlDialect(DefaultDialect):
         """Return the one level that there is."""
         return "AUTOCOMMIT"
 
-    def get_default_isolation_level(self, dbapi_conn: Any) -> Any:
-        """Return the one level that there is."""
-        return "AUTOCOMMIT"
+    get_default_isolation_level = get_isolation_level
 
     def set_isolation_level(self, dbapi_connection: Any, level: Any) -> None:
         """Do nothing, as there is one level only."""

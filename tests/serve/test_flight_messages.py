@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -149,7 +150,7 @@ def test_calls_that_there_are_not_are_errors_with_a_code(client):
 def test_damaged_messages_below_protobuf_and_arrow_end_no_server(client, server):
     pytest.importorskip("grpc")
     command = [sys.executable, "-m", "tests.serve.raw_flight", f"127.0.0.1:{server.port}", "20", str(COUNT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert "DEADLINE_EXCEEDED" not in told["found"]

@@ -67,6 +67,16 @@ def test_a_statement_shows_its_rows_and_what_was_read(page):
     assert report[3][:3] == ["c: e", "no column is used", "not opened"]
 
 
+def test_numbers_are_shown_with_all_their_digits(page):
+    values = ["9007199254740993", "-170141183460469231731687303715884105727", "12345678901234567.25"]
+    sql = f"SELECT {', '.join(values)}, [9007199254740993] AS d, 2 AS e, 'f' AS f"
+    assert _given(page, sql).startswith("1 row in")
+    assert _cells(page, "rows")[1][:3] == values
+    assert "9007199254740993" in _cells(page, "rows")[1][3]
+    shown = page.js("[...document.querySelectorAll('#rows td')].map(c => c.className)")
+    assert shown == ["n", "n", "n", "", "n", ""]
+
+
 def test_explain_shows_the_report_without_rows(page):
     assert _given(page, "SELECT x FROM c WHERE p = 1", "explain").startswith("planned in")
     assert _cells(page, "rows") == []

@@ -195,7 +195,10 @@ def _call(server, name, **arguments):
 def test_tools_for_agents_answer_with_rows_reports_and_hints(server):
     assert {"table": "t", "kind": "dataset"} in _call(server, "list_tables")[1]
     assert [c["column"] for c in _call(server, "describe", table="t")[1]] == ["p", "k", "s"]
-    assert _call(server, "explain", sql="SELECT s FROM t WHERE k = 7")[1]["files_selected"] == 1
+    price = _call(server, "explain", sql="SELECT s FROM t WHERE k = 7")[1]
+    assert (price["files_selected"], price["files_total"]) == (1, 4)
+    assert price["bytes_selected"] > 0
+    assert "bytes of columns" in price["cost"]
     found = _call(server, "query", sql="SELECT k FROM t ORDER BY k", max_rows=2)[1]
     assert (found["rows"], found["row_count"], "more rows" in found["note"]) == ([[0], [1]], 2, True)
     found = _call(server, "query", sql="SELECT * FROM range(1000000000000) r(i)", max_rows=3)[1]  # stops behind them
@@ -655,6 +658,11 @@ def test_tokens_that_are_taken_out_of_the_file_are_refused_after_sighup(server):
         server["process"].send_signal(signal.SIGHUP)
         while _ask(server, "GET", "/tables", token=GUEST)[0] != status:
             time.sleep(0.02)
+        flight, client, options = _flight(server, GUEST)
+        with client, contextlib.ExitStack() as stack:
+            if status == 401:
+                stack.enter_context(pytest.raises(flight.FlightUnauthenticatedError))
+            client.do_get(flight.Ticket(_statement(flight, "SELECT s FROM t WHERE k = 7").command), options).read_all()
 
 
 @contextlib.contextmanager

@@ -113,7 +113,16 @@ def _serving(
     except OSError as e:
         raise UsageError(f"HTTP cannot listen on {host}:{http_port}: {e}") from None
     with http:
-        flight = _flight(f"{grpc}://{shown}:{port}", service, certificates)
+        location = f"{grpc}://{shown}:{port}"
+        try:
+            from kartosql.serve.flight import FlightServer
+
+            flight = FlightServer(location, service, certificates)
+        except ImportError:
+            hint = "pip install 'kartosql[serve]'"
+            raise UsageError("This pyarrow has no Flight.", code="missing-extra", hint=hint) from None
+        except OSError as e:
+            raise UsageError(f"Flight SQL cannot listen on {location}: {e}") from None
         print(f"flight {grpc}://{shown}:{flight.port}")
         threading.Thread(target=http.serve_forever, daemon=True).start()
         print(f"http {scheme}://{shown}:{http.server_address[1]}")
@@ -140,18 +149,6 @@ def _read_again(service: Service, path: str) -> None:
         service.tokens = read_tokens(path)
     except UsageError as e:
         print(f"The tokens stay as they are: {e}", file=sys.stderr)
-
-
-def _flight(location: str, service: Service, certificates: tuple[str, str] | None) -> Any:
-    try:
-        from kartosql.serve.flight import FlightServer
-    except ImportError:
-        hint = "pip install 'kartosql[serve]'"
-        raise UsageError("This pyarrow has no Flight.", code="missing-extra", hint=hint) from None
-    try:
-        return FlightServer(location, service, certificates)
-    except OSError as e:
-        raise UsageError(f"Flight SQL cannot listen on {location}: {e}") from None
 
 
 def _log(path: str | None) -> contextlib.AbstractContextManager[TextIO | None]:

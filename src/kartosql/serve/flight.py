@@ -396,7 +396,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         found = []
         for shown, kind in self._service.tables(client):
             schema, _, table = shown.rpartition(".")
-            found.append((_plain(schema) or "main", _plain(table), "VIEW" if kind == "view" else "TABLE"))
+            names = schema.strip('"') or "main", table.strip('"')  # a name has no quotes and no dots
+            found.append((*names, "VIEW" if kind == "view" else "TABLE"))
         return _like(found, 0, _text(fields, 2))
 
     def _schemas(self, client: Client, fields: Mapping[int, list[Any]]) -> pa.Table:
@@ -450,11 +451,6 @@ def _listed(columns: Sequence[tuple[str, pa.DataType, bool]], rows: Sequence[tup
 def _like(rows: list[tuple[str, str, str]], at: int, pattern: str | None) -> list[tuple[str, str, str]]:
     """Return the rows whose text at a place is like a pattern of SQL, in time that the pattern cannot blow up."""
     return [row for row in rows if pattern is None or pc.match_like(row[at], pattern).as_py()]
-
-
-def _plain(name: str) -> str:
-    """Return a name without the quotes that SQL needs."""
-    return name[1:-1].replace('""', '"') if name[:1] == '"' and name[-1:] == '"' else name
 
 
 def _sql_info(fields: Mapping[int, list[Any]]) -> pa.Table:

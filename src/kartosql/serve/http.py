@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kartosql.errors import KartosqlError, LimitError, StoreError, UsageError
 from kartosql.serve import mcp
-from kartosql.serve.service import MAX_BODY, Client, Refused, Service, is_loopback, json_rows, parameters_of
+from kartosql.serve.service import MAX_BODY, Client, Refused, Service, is_loopback, json_rows, parameters_of, parsed
 
 SLOW = 30.0  # seconds in which a client has to send the rest of a request, or take a part of the answer ...
 CHUNK = 1_000_000  # ... of so many bytes
@@ -129,9 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
         service = self.server.service
         match method, path:
             case "POST", "/sql":
-                self._sql(service, client, _json(body))
+                self._sql(service, client, parsed(body))
             case "POST", "/mcp":
-                answer = mcp.respond(service, client, _json(body))
+                answer = mcp.respond(service, client, parsed(body))
                 self._send(202 if answer is None else 200, b"" if answer is None else json.dumps(answer).encode())
             case "GET", "/mcp":  # a stream of messages, which the protocol lets a server not have
                 self._error(UsageError("Messages are sent by POST.", code="unknown-path"), 405)
@@ -193,11 +193,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for at in range(0, len(content) if self.command != "HEAD" else 0, CHUNK):  # each within the time
             self.wfile.write(memoryview(content)[at : at + CHUNK])
-
-
-def _json(body: bytes) -> Any:
-    """Return what a body says, None where it is no JSON."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from kartosql import __version__
 from kartosql.errors import KartosqlError
-from kartosql.serve.service import Client, Service, json_rows, parameters_of
+from kartosql.serve.service import Client, Service, json_rows, parameters_of, parsed, selected
 from kartosql.text.constants import quote
 
 PROTOCOLS = ("2025-06-18", "2025-03-26", "2024-11-05")
@@ -103,13 +103,15 @@ def _describe(service: Service, client: Client, arguments: Mapping[str, Any]) ->
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows()]
 
 
-def _advise(service: Service, client: Client, arguments: Mapping[str, Any]) -> Any:
-    return "\n".join(line for (line,) in service.query(client, f"ADVISE {arguments['sql']}").rows())
+def _advise(service: Service, client: Client, arguments: Mapping[str, Any], word: str = "ADVISE") -> str:
+    return "\n".join(line for (line,) in service.query(client, f"{word} {arguments['sql']}").rows())
 
 
 def _explain(service: Service, client: Client, arguments: Mapping[str, Any]) -> Any:
     report = service.explain(client, arguments["sql"])
-    return {"files_selected": report.files_selected, "files_total": report.files_total, "report": str(report)}
+    cost = _advise(service, client, arguments, "EXPLAIN COST")
+    files = {"files_selected": report.files_selected, "files_total": report.files_total}
+    return {**files, "bytes_selected": selected(report)["bytes"], "cost": cost, "report": str(report)}
 
 
 _TABLE: dict[str, Any] = {"table": {"type": "string"}}
@@ -122,7 +124,11 @@ _TOOLS: dict[str, tuple[str, dict[str, Any], Callable[[Service, Client, Mapping[
         lambda service, client, _: [{"table": t, "kind": k} for t, k in service.tables(client)],
     ),
     "describe": ("List the columns of a table with type, role and index.", _TABLE, _describe),
-    "explain": ("Tell which files a SELECT would read and why. Ask this before a large query.", _SQL, _explain),
+    "explain": (
+        "Tell which files and bytes a SELECT would read, and why. Ask it before a large query.",
+        _SQL,
+        _explain,
+    ),
     "query": (
         f"Run a SELECT and return its rows, {MAX_ROWS} at most unless max_rows says another number, with what it read.",
         {**_SQL, **_MORE},
@@ -136,9 +142,5 @@ def serve_stdio(service: Service, source: TextIO, to: TextIO) -> None:
     """Answer the messages of a text stream, one in each line, until it ends."""
     client = service.client(None)
     while line := source.readline(MAX_LINE):
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            message = None
-        if (answer := respond(service, client, message)) is not None:
+        if (answer := respond(service, client, parsed(line))) is not None:
             print(json.dumps(answer), file=to, flush=True)

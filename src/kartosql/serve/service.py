@@ -187,7 +187,7 @@ class Service:
         request["rows"] = min((rows for rows in (client.rows, most) if rows is not None), default=None)
         with self._account(client, sql) as done:
             found = self._connection.answer(request, is_cancelled)
-            done |= {"rows": len(found), **_selected(found.report)}
+            done |= {"rows": len(found), **selected(found.report)}
             if client.rows is not None and len(found) > client.rows:
                 message = f"The statement has more than {client.rows:,} rows, the budget of this token."
                 raise LimitError(message, hint="Narrow the conditions, or say LIMIT.")
@@ -204,7 +204,7 @@ class Service:
         """Return what a SELECT would read and why."""
         with self._account(client, sql, "report") as done:
             report = self._connection.report(client.request(sql, parameters))
-            done |= _selected(report)
+            done |= selected(report)
             return report
 
     def tables(self, client: Client) -> list[tuple[str, str]]:
@@ -250,7 +250,7 @@ class Service:
         return "\n".join([*lines, "# TYPE kartosql_active gauge", f"kartosql_active {active}", ""])
 
 
-def _selected(report: Any) -> dict[str, Any]:
+def selected(report: Any) -> dict[str, Any]:
     """Return how many files a statement selected, and their bytes; nothing where it has no report."""
     if report is None:
         return {}
@@ -275,3 +275,11 @@ def parameters_of(given: Any) -> Parameters:
     if given is None or isinstance(given, dict) or (isinstance(given, Sequence) and not isinstance(given, str)):
         return given
     raise UsageError("Parameters are a list or an object.", code="invalid-parameters")
+
+
+def parsed(text: bytes | str) -> Any:
+    """Return what a message says, None where it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
