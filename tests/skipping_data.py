@@ -297,7 +297,9 @@ def downgrade(part: Path, version: int) -> None:
             table = table.drop_columns([old])
             continue
         if index is not None:
-            entry["name"] = column_name(index["cols"], index["name"], version)
+            (column,) = index["cols"]
+            newer = column_name(column, index["name"])
+            entry["name"] = newer if version > 1 else f"{column.lower()}_{index['name']}"
             if "params" in index and version < 3:
                 index["params"] = [
                     k.replace("io.xskipper", "spark.ibm.metaindex") + f":{v}" for k, v in index["params"].items()

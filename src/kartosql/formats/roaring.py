@@ -1,8 +1,9 @@
-"""Roaring bitmaps of 64-bit numbers, in the portable format of lakes: sets of row numbers as Arrow arrays."""
+"""Roaring bitmaps of 64-bit numbers in the portable format, and the deletion vectors of lakes that are made of them."""
 
 from __future__ import annotations
 
 import struct
+import zlib
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -17,6 +18,26 @@ _NO_OFFSETS = 4  # containers, below which there are no offsets where some are r
 _MOST_LISTED = 4096  # numbers of a container; more are bits
 _BITS = 1 << 16
 MAX_NUMBERS = 1 << 31
+MAGIC = struct.pack("<I", 1_681_511_377)  # before the bitmap of a deletion vector
+
+
+def rows_of(data: bytes, count: int, *, is_framed: bool) -> pa.Array:
+    """Return the ``count`` rows of a deletion vector, ascending; raises ValueError, and struct.error for torn ones.
+
+    In files it ``is_framed``: its length stands before it, and its checksum behind it.
+    """
+    if is_framed:
+        length, data, crc = data[:4], data[4:-4], data[-4:]
+        if length != struct.pack(">I", len(data)):
+            raise ValueError("a deletion vector of another size stands there")
+        if crc != struct.pack(">I", zlib.crc32(data)):
+            raise ValueError("the checksum of the deletion vector is another one")
+    if not data.startswith(MAGIC):
+        raise ValueError("no deletion vector stands there")
+    found = numbers_of(data[len(MAGIC) :])
+    if len(found) != count:
+        raise ValueError(f"the deletion vector has {len(found):,} rows, not {count:,}")
+    return found
 
 
 def numbers_of(data: bytes) -> pa.Array:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import struct
 import uuid
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError
-from kartosql.formats.roaring import numbers_of
+from kartosql.formats.roaring import rows_of
 
-MAGIC = 1_681_511_377
 Z85 = str.maketrans(
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
@@ -31,25 +29,16 @@ def positions_of(vector: Mapping[str, Any], read: Read, name: str) -> pa.Array:
         if not isinstance(size, int) or not 0 < size <= MAX_BYTES:
             raise ValueError(f"its size is {size}")
         if kind == "i":
-            data = _decoded(place)[:size]
-        elif kind in ("u", "p"):
-            at = 1 if vector["offset"] is None else vector["offset"]
-            if at < 1:
-                raise ValueError(f"it stands at {at}")
-            data = read(_path(place) if kind == "u" else place, at, at + size + 8)
-            length, data, crc = data[:4], data[4:-4], data[-4:]
-            if len(data) != size or length != struct.pack(">I", size):
-                raise ValueError("its file does not have its size")
-            if crc != struct.pack(">I", zlib.crc32(data)):
-                raise ValueError("its checksum is wrong")
-        else:
+            return rows_of(_decoded(place)[:size], vector["cardinality"], is_framed=False)
+        if kind not in ("u", "p"):
             raise ValueError(f"it is stored in the way {kind!r}, which is not known")
-        if data[:4] != struct.pack("<I", MAGIC):
-            raise ValueError("it does not begin as a deletion vector")
-        found = numbers_of(data[4:])
-        if len(found) != vector["cardinality"]:
-            raise ValueError(f"it holds {len(found)} rows, not {vector['cardinality']}")
-        return found
+        at = 1 if vector["offset"] is None else vector["offset"]
+        if at < 1:
+            raise ValueError(f"it stands at {at}")
+        data = read(_path(place) if kind == "u" else place, at, at + size + 8)
+        if len(data) != size + 8:
+            raise ValueError("its file does not have its size")
+        return rows_of(data, vector["cardinality"], is_framed=True)
     except (ValueError, TypeError, struct.error, KeyError) as e:
         problem = "its file is missing" if isinstance(e, KeyError) else str(e)[:200]
         raise FormatError(

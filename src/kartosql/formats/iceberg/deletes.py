@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,10 +11,9 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 
 from kartosql.formats.iceberg.metadata import Read, decoding, deleted_paths, invalid, vector_of
-from kartosql.formats.roaring import numbers_of
+from kartosql.formats.roaring import rows_of
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved for the columns of files that list positions
-_MAGIC = b"\xd1\xd3\x39\x64"  # before the bitmap of a vector
 _MIN_VECTOR, _MAX_VECTOR = 20, 1 << 30  # bytes, with the length, the magic and the checksum around it
 
 
@@ -60,14 +58,9 @@ class Positions(Mapping[int, pa.Array]):
         if start < 0 or not _MIN_VECTOR <= size <= _MAX_VECTOR:
             raise ValueError(f"a deletion vector of {size} bytes at {start}")
         data = self.read(file.file_path, (start, start + size))
-        if len(data) != size or int.from_bytes(data[:4], "big") != size - 8 or data[4:8] != _MAGIC:
-            raise ValueError("no deletion vector stands there")
-        if zlib.crc32(data[4:-4]) != int.from_bytes(data[-4:], "big"):
-            raise ValueError("the checksum of a deletion vector is another one")
-        rows = numbers_of(data[8:-4])
-        if len(rows) != file.record_count:
-            raise ValueError(f"a deletion vector has {len(rows):,} numbers, not {file.record_count:,}")
-        return rows
+        if len(data) != size:
+            raise ValueError("a deletion vector is cut off")
+        return rows_of(data, file.record_count, is_framed=True)
 
 
 def _listed(data: bytes) -> tuple[list[str], pa.Array, pa.Array]:

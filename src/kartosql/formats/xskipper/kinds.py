@@ -151,7 +151,7 @@ class IndexSpec:
     @property
     def metadata_column(self) -> str:
         """The name of the metadata column."""
-        return column_name([spelled(self.path) if self.is_twin else ".".join(self.path)], self.name)
+        return column_name(spelled(self.path) if self.is_twin else ".".join(self.path), self.name)
 
     def described(self) -> dict[str, Any]:
         """Return the index as the schema has it."""

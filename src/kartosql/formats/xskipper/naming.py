@@ -63,11 +63,7 @@ def spelled(parts: Sequence[str]) -> str:
     return ".".join('"' + p.replace('"', '""') + '"' if "." in p or '"' in p else p for p in parts)
 
 
-def column_name(columns: list[str], index: str, version: int = 4) -> str:
-    """Return the name of the metadata column of an index over some columns, as ``version`` builds it."""
-    lowered = [c.lower() for c in columns]
-    if version < 2:
-        return "_".join([*lowered, index])
-    parts = [c.replace("#", "##").replace(".", "$#$") for c in lowered]
-    lengths = "-".join(str(len(p.encode("utf-16-le", "surrogatepass")) // 2) for p in parts)
-    return "_".join([*parts, index, lengths])
+def column_name(column: str, index: str) -> str:
+    """Return the name of the metadata column of an index over a column, as versions since 2 build it."""
+    part = column.lower().replace("#", "##").replace(".", "$#$")
+    return f"{part}_{index}_{len(part.encode('utf-16-le', 'surrogatepass')) // 2}"

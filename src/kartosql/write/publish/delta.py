@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
-import struct
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -18,7 +17,7 @@ import pyarrow as pa
 from kartosql.errors import UsageError
 from kartosql.formats import roaring
 from kartosql.formats.delta.log import LOG, Log, Snapshot
-from kartosql.formats.delta.vectors import MAGIC, Z85
+from kartosql.formats.delta.vectors import Z85
 from kartosql.store import Store
 from kartosql.text.version import VERSION
 from kartosql.write.publish.live import MAX_BOUND, MAX_TOLD, PER_SECOND, LiveFiles, encoded, locations, refused
@@ -179,7 +178,7 @@ def _names(fields: Any) -> Iterator[str]:
 
 def _vector(rows: Sequence[int]) -> dict[str, Any]:
     """Return the deletion vector of rows, which stands in the log itself."""
-    data = struct.pack("<I", MAGIC) + roaring.encoded(rows)
+    data = roaring.MAGIC + roaring.encoded(rows)
     text = base64.b85encode(data + bytes(-len(data) % 4)).decode().translate({v: k for k, v in Z85.items()})
     return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(data), "cardinality": len(rows)}
 
