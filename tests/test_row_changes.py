@@ -627,6 +627,26 @@ def test_changes_of_partitions_that_the_condition_names_are_not_begun_again(con,
     assert sorted(con.sql("SELECT i, s FROM d WHERE i IN (1, 3)").rows()) == [(1, "x"), (3, "z")]
 
 
+def test_a_change_that_was_too_late_once_has_its_turn_before_it_looks_again(con, monkeypatch):
+    from kartosql.statements import row_changes
+    from kartosql.store import turns
+
+    prepare, held = row_changes._RowChange.prepare, []
+
+    def looked(change):
+        held.append(getattr(turns._held, "any", False))
+        answer = prepare(change)
+        if len(held) == 1:
+            con.sql("UPDATE d SET s = 'z' WHERE i = 1")
+        return answer
+
+    monkeypatch.setattr(row_changes._RowChange, "prepare", looked)
+    con.sql("UPDATE d SET s = 'x' WHERE i = 1")
+    assert held == [False, False, True]  # the second is that of the other statement
+    assert con.sql("SELECT s FROM d WHERE i = 1").rows() == [("x",)]
+    assert not turns._held.any
+
+
 def test_a_change_that_others_are_always_faster_than_ends_with_their_commit(con, monkeypatch):
     from kartosql.statements import row_changes
 

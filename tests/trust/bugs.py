@@ -31,7 +31,7 @@ class Bug(NamedTuple):
 
 BUGS = (
     Bug("updates miss what the other one makes", "statements/row_changes.py", "self._read = left[-1] if left else range(len(self._table.labels))", "self._read = parts[0].files if parts else ()", only="update_d"),
-    Bug("a row change brings back what others deleted", "statements/row_changes.py", "if not known.issuperset(read) or (", "if (", only="update_d delete_d compact"),
+    Bug("a row change brings back what others deleted", "statements/row_changes.py", "not known.issuperset(seen[f] for f in read) or (", "(", only="update_d delete_d compact"),
     Bug("a MERGE does not look again", "statements/row_changes.py", "self._reads_all = statement.source is not None", "self._reads_all = False", only="merge_d"),
     Bug("a compaction brings back what others removed", CHANGE, "        gone = change.removed.difference(labels)\n        if gone:", "        gone = change.removed.difference(labels)\n        if False:", only="compact delete_d append_d"),
     Bug("an index lacks what is appended", CHANGE, "        if not self.removed and not self.change.added:\n            return None", "        if not self.removed:\n            return None", only="append_d find_d"),

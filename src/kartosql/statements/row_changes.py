@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -53,7 +54,9 @@ def change_rows(request: Request, statement: ws.ChangeRows, datasets: ws.Columns
         try:
             if len(found.parts) > 1 and not found.is_attached:
                 return _CubeChange(request, statement, operation).run(datasets)
-            return _RowChange(request, statement, operation).run()
+            # Who was too late once lets nobody of this machine in between.
+            with nullcontext() if left == ATTEMPTS - 1 else _turn(request, statement):
+                return _RowChange(request, statement, operation).run()
         except ConcurrentCommit:
             if not left:
                 raise
@@ -62,6 +65,12 @@ def change_rows(request: Request, statement: ws.ChangeRows, datasets: ws.Columns
                 _point_into(statement.text, e)
             raise
     raise AssertionError
+
+
+def _turn(request: Request, statement: ws.ChangeRows) -> AbstractContextManager[object]:
+    """Wait for the turn of this machine's writers at the dataset that a statement changes."""
+    session = request.session
+    return session.store.turn(targets.dataset_target(session.tables(), statement.target, statement.text).table.uuid)
 
 
 def _point_into(text: str, error: KartosqlError) -> None:
