@@ -12,7 +12,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise
@@ -636,20 +636,8 @@ MAX_FILES = 200_000
 MAX_PREFIXES = 16  # beginnings of footers with which others are compared before they are read
 
 
-@dataclass
-class Facts:
-    """The contents of the footers of one table's files.
-
-    ``schemas`` are the numbers of the schemas of files, by their keys and what identifies their contents, such as
-    their size.
-    """
-
-    table: weakref.ref[Any]
-    schemas: dict[tuple[str, Any], int] = field(default_factory=dict)
-
-
 class FooterCache:
-    """Keeps facts with the table object whose metadata name the files, and forgets them with it.
+    """Keeps the schemas of files with the table object whose metadata name these, and forgets them with it.
 
     Other programs may write a dataset anew under its old labels, but a data file does not change before the metadata
     that name it. Schemas that are the same have the same number, of all tables.
@@ -657,24 +645,21 @@ class FooterCache:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._facts: dict[int, Facts] = {}
+        self._schemas: weakref.WeakKeyDictionary[Any, dict[tuple[str, Any], int]] = weakref.WeakKeyDictionary()
         self._numbers: dict[Hashable, int] = {}
         self._recent: dict[bytes, int] = {}  # beginning of a footer -> number of its schema
         self._layouts: dict[bytes, FooterLayout] = {}  # by beginnings, of recent ones
 
-    def facts(self, table: object) -> Facts:
-        """Return what is known of the files of a table."""
-        found = self._facts.get(id(table))
-        if found is None or found.table() is not table:
-            self._facts = {n: f for n, f in self._facts.items() if f.table() is not None}
-            found = self._facts[id(table)] = Facts(weakref.ref(table))
-        return found
+    def schemas(self, table: object) -> dict[tuple[str, Any], int]:
+        """Return the numbers of the schemas of a table's files, by their keys and what tells their contents."""
+        return self._schemas.setdefault(table, {})
 
     def make_room(self, coming: int) -> None:
         """Forget everything if so many more files are too many."""
-        if sum(len(facts.schemas) for facts in self._facts.values()) + coming > MAX_FILES:
-            for facts in self._facts.values():
-                facts.schemas.clear()
+        held = list(self._schemas.values())
+        if sum(map(len, held)) + coming > MAX_FILES:
+            for schemas in held:
+                schemas.clear()
 
     def number(self, schema: Hashable) -> int:
         """Return the number of a schema, the same for the same one."""

@@ -286,5 +286,5 @@ MUTATIONS = [
     Mutation("a plan is kept when tables change", "plan/bind.py", "if entry is not None and _has_same_tables(entry, tables):", "if entry is not None:", by="tests/plan/test_plan_cache.py"),
     # -- what footers tell
     Mutation("notes of geometries are no part of a schema", "parquet.py", "if GEO in footer else ()", "if not footer else ()", by="tests/parquet/test_footer_reader.py::test_schemas_have_one_number_each"),
-    Mutation("files of one size hold the same for Spark", "engines/spark/scan.py", "schemas = self._cache.facts(table).schemas", "schemas = self._cache.facts(self).schemas", by="tests/engines/spark/test_spark_shapes.py::test_a_file_written_anew_is_read_anew_with_the_table_that_names_it"),
+    Mutation("files of one size hold the same for Spark", "engines/spark/scan.py", "schemas = self._cache.schemas(table)", "schemas = self._cache.schemas(self)", by="tests/engines/spark/test_spark_shapes.py::test_a_file_written_anew_is_read_anew_with_the_table_that_names_it"),
 ]  # fmt: skip

@@ -142,23 +142,23 @@ class Table:
     """Something that names files."""
 
 
-def test_facts_go_with_their_table():
+def test_schemas_go_with_their_table():
     known, table = FooterCache(), Table()
-    known.facts(table).schemas["a", 1] = 1
-    assert known.facts(table).schemas == {("a", 1): 1}
-    assert known.facts(Table()).schemas == {}
+    known.schemas(table)["a", 1] = 1
+    assert known.schemas(table) == {("a", 1): 1}
+    assert known.schemas(Table()) == {}
     del table
     gc.collect()
-    known.facts(other := Table())
-    assert [f.table() for f in known._facts.values()] == [other]
+    known.schemas(other := Table())
+    assert list(known._schemas) == [other]
 
 
 def test_all_is_forgotten_rather_than_too_much_kept(monkeypatch):
     monkeypatch.setattr(parquet, "MAX_FILES", 3)
     known, tables = FooterCache(), [Table(), Table()]
     for table in tables:
-        known.facts(table).schemas["a", 1] = 1
+        known.schemas(table)["a", 1] = 1
     known.make_room(1)
-    assert [len(known.facts(t).schemas) for t in tables] == [1, 1]
+    assert [len(known.schemas(t)) for t in tables] == [1, 1]
     known.make_room(2)
-    assert [len(known.facts(t).schemas) for t in tables] == [0, 0]
+    assert [len(known.schemas(t)) for t in tables] == [0, 0]

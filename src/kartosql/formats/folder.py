@@ -166,6 +166,7 @@ class ParquetSchemas:
         self._store = store
         self._with_ids = with_ids  # whether fields keep the numbers that files give them
         self._footers = FooterCache()
+        self._numbers: dict[tuple[str, Any], int] = {}
         self._schemas: dict[int, pa.Schema] = {}
 
     def read(self, files: Sequence[ListedFile], *, some: bool = False) -> list[pa.Schema]:
@@ -173,12 +174,11 @@ class ParquetSchemas:
 
         Others are forgotten, unless these are only ``some`` of the files.
         """
-        facts = self._footers.facts(self)
-        unknown = [f for f in files if (f.name, f.state) not in facts.schemas]
+        unknown = [f for f in files if (f.name, f.state) not in self._numbers]
         read = map(self._read, unknown) if self._store.is_local else self._store.map(self._read, unknown)
         found = {(f.name, f.state): number for f, number in zip(unknown, read, strict=True)}
-        known = facts.schemas | found
-        facts.schemas = known if some else {(f.name, f.state): known[f.name, f.state] for f in files}
+        known = self._numbers | found
+        self._numbers = known if some else {(f.name, f.state): known[f.name, f.state] for f in files}
         return [self._schemas[known[f.name, f.state]] for f in files]
 
     def _footer(self, file: ListedFile) -> bytes | None:

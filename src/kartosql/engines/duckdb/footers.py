@@ -55,7 +55,7 @@ class Footers:
         sizes = session.files.sizes
         named = list(zip(keys, map(sizes.get, keys), strict=True))
         with self._cache.lock:
-            schemas = self._cache.facts(table).schemas
+            schemas = self._cache.schemas(table)
             known = list(map(schemas.get, named))
             if None in known:
                 self._read(
@@ -117,7 +117,7 @@ class Footers:
     def some_sizes(self, table: FileTable, most: int) -> list[int]:
         """Return the sizes of some files of a table that were opened before."""
         with self._cache.lock:
-            return [size or 0 for _, size in islice(self._cache.facts(table).schemas, most)]
+            return [size or 0 for _, size in islice(self._cache.schemas(table), most)]
 
     # -- statistics ----------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Footers:
             read = store.map(lambda file: _remote(store, *file), list(zip(keys, sizes, strict=True)))
         with self._cache.lock:
             self._cache.make_room(len(files))
-            schemas = self._cache.facts(table).schemas
+            schemas = self._cache.schemas(table)
         for file, key, size, footer in zip(files, keys, sizes, read, strict=True):
             stopping.check()
             found: ReadFooter | int = file

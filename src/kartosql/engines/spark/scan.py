@@ -461,7 +461,7 @@ class FileShapes:
     def of(self, store: Files, table: object, files: Sequence[tuple[str, int]]) -> list[int]:
         """Return the number of the shape of each file of a table, given key and size; raises ``corrupt-file``."""
         with self._cache.lock:
-            schemas = self._cache.facts(table).schemas
+            schemas = self._cache.schemas(table)
             missing = [f for f in dict.fromkeys(files) if f not in schemas]
             self._cache.make_room(len(missing))
             missing = [f for f in dict.fromkeys(files) if f not in schemas]
