@@ -31,7 +31,7 @@ def build_cube(
 
     Rows are sorted in memory, whatever their number.
     """
-    operation = Operation(store, "build_cube", row_group_rows=row_group_rows)
+    operation = Operation(store, "build_cube", options=WriteOptions(row_group_rows=row_group_rows))
     done = cubes.build_cube(operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
     return {name: _summary(written) for name, written in done.items()}
 
@@ -51,7 +51,7 @@ def write_dataset(
 
     Rows are sorted in memory, whatever their number.
     """
-    operation = Operation(store, "create_dataset", row_group_rows=row_group_rows)
+    operation = Operation(store, "create_dataset", options=WriteOptions(row_group_rows=row_group_rows))
     done = datasets.create_dataset(
         operation,
         uuid,

@@ -192,6 +192,7 @@ class Session:
 
         ``target`` is another store to write to: a URL, a Store or the session of another connection.
         """
+        from kartosql.write.files import WriteOptions
         from kartosql.write.layout import SpillingSorter
         from kartosql.write.operation import Operation
 
@@ -202,16 +203,14 @@ class Session:
             store = target if isinstance(target, Store) else Store(target, create=True)
             return Operation(store, name, single_writer=self.settings["single_writer"], spark=_spark_session(spark))
         self.check_writable()
+        sorter = SpillingSorter(self.settings["temp_directory"])
         return Operation(
             self.store,
             name,
             cache=self.metadata,
-            memory=self.settings["write_memory"],
-            sorter=SpillingSorter(self.settings["temp_directory"]),
+            options=WriteOptions(sorter, self.settings["write_memory"], progress, rows_per_file=rows_per_file),
             single_writer=self.settings["single_writer"],
-            progress=progress,
             grace=self.grace,
-            rows_per_file=rows_per_file,
             repartition=repartition,
             spark=_spark_session(spark),
             publish=None if self.publish is None else partial(self.publish, self),
@@ -221,7 +220,11 @@ class Session:
         """Raise ``read-only`` on a connection that may not write."""
         self.check_open()
         if self.read_only:
-            raise UsageError("The connection is read-only.", code="read-only")
+            raise UsageError(
+                "The connection is read-only.",
+                code="read-only",
+                hint="Connect without read_only, on the command line with --write.",
+            )
 
     def store_to_keep(self, *, only_looks: bool) -> Store:
         """Return the store to look after, which on a connection that may not write can be looked at only."""

@@ -13,6 +13,7 @@ from kartosql import Cube
 from kartosql.errors import ConcurrentCommit, FormatError, KartosqlError, KartosqlWarning, UsageError
 from kartosql.store import Store
 from kartosql.write.compact import compact
+from kartosql.write.files import WriteOptions
 from kartosql.write.layout import SpillingSorter
 from kartosql.write.operation import Operation
 
@@ -247,7 +248,7 @@ def test_more_rows_than_fit_into_memory_are_merged_by_the_sorter(con):
         rows = pa.table({"x": xs, "p": [0] * count, "v": [n] * count, "t": [f"{x:0100d}" for x in xs]})
         con.build_cube(cube, {"seed": rows}) if not n else con.append_to_cube(cube, {"seed": rows})
     expected = rows_of(con)
-    operation = Operation(con.store, "compact", memory=6_000_000, sorter=SpillingSorter())
+    operation = Operation(con.store, "compact", options=WriteOptions(SpillingSorter(), 6_000_000))
     assert compact(operation, "c")["seed"]["files"] == 1
     assert rows_of(con) == expected
 

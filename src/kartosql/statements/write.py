@@ -38,12 +38,7 @@ _INDEXED = dict.fromkeys(("added", "removed", "kept", "unindexed", "bytes"), COU
 
 def write(request: Request, statement: Write) -> Query:
     """Run a statement that writes, and return the table of what it did."""
-    if request.session.read_only:
-        raise UsageError(
-            "The connection is read-only.",
-            code="read-only",
-            hint="Connect without read_only, on the command line with --write.",
-        )
+    request.session.check_writable()
     return _Writing(request).run(statement)
 
 

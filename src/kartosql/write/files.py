@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError, missing_file, reraise
+from kartosql.errors import FormatError, UsageError, missing_file, quoted, reraise
 from kartosql.formats import row_groups
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
@@ -234,6 +234,13 @@ class WriteOptions:
     progress: Callable[[WriteProgress], object] | None = None
     row_group_rows: int = ROW_GROUP_ROWS
     rows_per_file: int | None = None
+
+    def __post_init__(self) -> None:
+        for what, value in (("row_group_rows", self.row_group_rows), ("rows_per_file", self.rows_per_file)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**63):
+                raise UsageError(f"{what}: {quoted(value)} is no positive whole number.")
+        if self.progress is not None and not callable(self.progress):
+            raise UsageError(f"progress is a function, not {type(self.progress).__name__}.")
 
 
 def write_rows(

@@ -19,13 +19,13 @@ from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot, Wanted
 from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem
-from kartosql.write import files, indexing
+from kartosql.write import indexing
 from kartosql.write.change import GRACE, Change, common_schema, schema_bytes
 from kartosql.write.commit import Committed, commit, commit_all, utc_now
 from kartosql.write.document import Head, discard, is_there
-from kartosql.write.files import DEFAULT_MEMORY, WriteOptions, WriteProgress, Written, joined, write_rows
+from kartosql.write.files import WriteOptions, Written, joined, write_rows
 from kartosql.write.inputs import Rows, invalid_data
-from kartosql.write.layout import Layout, SpillingSorter, ordered
+from kartosql.write.layout import Layout, ordered
 from kartosql.write.recovery import read_head
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ _LONGEST_TIME = f"0000-00-00T00:00:00.000000-{'0' * 32}"
 class Operation:
     """A call that writes to ``store``; ``name`` is what other writers read if they lose against it.
 
-    Rows that are larger than ``memory`` bytes are sorted by ``sorter``. Files that nothing refers
-    to are left alone by cleanups for the time ``grace``; who commits late looks whether his are there.
+    Files that nothing refers to are left alone by cleanups for the time ``grace``; who commits late looks whether
+    his are there.
     Upkeep is work for the executors of the session ``spark``, if there is one, or of the rows'. ``publish`` is called
     with the uuid of each dataset that was committed, and that published tables follow; it raises nothing.
     """
@@ -49,28 +49,19 @@ class Operation:
         name: str,
         *,
         cache: MetadataCache | None = None,
-        memory: int = DEFAULT_MEMORY,
-        sorter: SpillingSorter | None = None,
+        options: WriteOptions | None = None,
         single_writer: bool = False,
-        progress: Callable[[WriteProgress], None] | None = None,
-        row_group_rows: int = files.ROW_GROUP_ROWS,
         grace: dt.timedelta = GRACE,
-        rows_per_file: int | None = None,
         repartition: bool | str = True,
         spark: Any = None,
         publish: Callable[[str], None] | None = None,
     ) -> None:
-        for what, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**63):
-                raise UsageError(f"{what}: {quoted(value)} is no positive whole number.")
-        if progress is not None and not callable(progress):
-            raise UsageError(f"progress is a function, not {type(progress).__name__}.")
         if repartition not in (True, False, "range"):
             raise UsageError(f"repartition: {quoted(repartition)} is none of True, False and 'range'.")
         self.store = store
         self.name = name
         self._cache = cache
-        self.options = WriteOptions(sorter, memory, progress, row_group_rows, rows_per_file)
+        self.options = options or WriteOptions()
         # At once, as what a crash left is carried out or taken back before anything else.
         store.single_writer = store.single_writer or single_writer
         self._heads: dict[str, Head | FormatError | None] = {}
