@@ -42,13 +42,16 @@ def test_opening_what_is_not_there(tmp_path):
     assert e.value.code == "store-failed"
 
 
-def test_the_first_write_makes_a_new_store(tmp_path):
+def test_the_first_write_makes_a_new_store(tmp_path, caplog):
     con = kartosql.connect(tmp_path / "new", read_only=False)
+    assert caplog.messages == [f"{tmp_path}/new is new: what is written makes it a store."]
     assert con.sql("SHOW TABLES").rows() == []
     assert not (tmp_path / "new").exists()
     con.create_dataset("d", {"a": [1, None], "b": ["x", "y"]})
     assert con.sql("SELECT a, b FROM d ORDER BY b").rows() == [(1, "x"), (None, "y")]
     assert repr(con.tables()) == "<tables d>"
+    kartosql.connect(tmp_path / "new", read_only=False)
+    assert len(caplog.messages) == 1
     for slip in (tmp_path / "news", tmp_path / "none" / "new"):
         with pytest.raises(StoreError) as e:
             kartosql.connect(slip, read_only=False)
@@ -310,6 +313,16 @@ def test_a_query_loads_nothing_that_it_does_not_need(tmp_path):
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
+
+
+def test_a_list_of_tables_loads_no_source(tmp_path):
+    code = (
+        "import sys; from kartosql.cli.batch import run_batch; from kartosql.cli.options import parse_options; "
+        f"run_batch(parse_options([{str(tmp_path)!r}, '-c', 'SHOW TABLES'])); "
+        "print([m for m in ('fsspec', 'pyarrow.parquet', 'kartosql.sources.folder') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.splitlines()[-1] == "[]"
 
 
 def test_the_import_is_light():

@@ -33,6 +33,8 @@ SELECT day FROM sales WHERE sum(day) > 3
 SELECT name::INT FROM sales
 SELECT day FROM sales WHERE name = 5
 SELECT day FROM sales WHERE name BETWEEN 1 AND 5
+SELECT day FROM sales WHERE day = 'x'
+SELECT name FROM sales WHERE turnover IN (1, 'many')
 SELECT day FROM sales WHERE name = %s
 SELECT day + name FROM sales
 SELECT day FROM sales UNION SELECT country, city FROM shops

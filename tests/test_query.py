@@ -553,6 +553,8 @@ def test_rows_are_found_by_their_place_and_know_their_columns(connection):
     assert (query[::-2], query[9:]) == ([(3, "v3"), (1, "v1")], [])
     with pytest.raises(IndexError):
         query[4]
+    with pytest.raises(TypeError, match=re.escape("a column is query.df()['r']")):
+        query["r"]
     rows = list(query)
     assert rows == query.rows()
     assert pickle.loads(pickle.dumps(rows)) == rows

@@ -19,7 +19,6 @@ from kartosql.session import Repartition, Request, Session
 from kartosql.settings import Settings
 from kartosql.sql import Inspect, Select, Statement
 from kartosql.sql.parse import check_size
-from kartosql.sql.write_statements import Named
 from kartosql.stopping import translates_errors
 from kartosql.store import Store
 from kartosql.tables.names import Tables
@@ -48,6 +47,7 @@ else:
 
 _HABITS = {
     **dict.fromkeys(("execute", "query", "run", "read_sql"), "con.sql(text, parameters)"),
+    **dict.fromkeys(("fetchall", "fetchone", "fetchdf", "df"), "con.sql(text), whose result has rows() and df()"),
     **dict.fromkeys(
         ("cursor", "commit", "rollback", "executemany"), "kartosql.dbapi.connect(url), a connection of DB-API"
     ),
@@ -731,6 +731,8 @@ class Connection:
         KartosqlWarning says where that fails; with False no longer. Raises ``unknown-table``, ``unsupported-type``,
         ``target-taken``, ``invalid-argument`` and ``missing-extra``.
         """
+        from kartosql.sql.write_statements import Named  # not at the top: most connections read
+
         named = Named(tuple(text_of(table).split(".")), (0, 0))
         return publishing.publish(self._session, named, url, type, follow, table)
 

@@ -74,13 +74,11 @@ class HarlequinKartosqlConnection(HarlequinConnection):
     def __init__(self, connection: Connection, init_message: str = "") -> None:
         self.native = connection
         self.init_message = init_message
-        self._running: list[Query] = []
 
     def execute(self, query: str) -> HarlequinKartosqlCursor | None:
         """Run a statement; names are resolved now, a SELECT runs when its rows are fetched."""
         try:
             found = self.native.sql(query)
-            self._running = [found]
             if found.written is not None:
                 return HarlequinKartosqlCursor(found)
             found.schema  # noqa: B018 - errors of the text belong here
@@ -91,8 +89,6 @@ class HarlequinKartosqlConnection(HarlequinConnection):
     def cancel(self) -> None:
         """Stop what runs."""
         self.native.interrupt()
-        for query in self._running:
-            query.interrupt()
 
     def get_catalog(self) -> Catalog:
         """Return the tables of the store with their columns."""

@@ -12,6 +12,7 @@ from kartosql.errors import UsageError
 from kartosql.session import Session
 from kartosql.settings import Settings
 from kartosql.store import Store
+from kartosql.text.escape import escaped
 
 if TYPE_CHECKING:
     from kartosql.typing import Engine, SettingValues
@@ -56,8 +57,9 @@ def connect(
 
     ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem. ``attach`` says what may be
     attached: all, nothing, or what lies below some URLs; without it all, but nothing if the connection is
-    ``read_only``. With ``read_only=False`` the first write makes the folder of a new store. Other keywords are settings
-    (see docs/python.md). Raises ``store-not-found``, ``store-failed``, ``unknown-setting`` and ``invalid-setting``.
+    ``read_only``. With ``read_only=False`` the first write makes the folder of a new store; the logger ``kartosql``
+    says in a line that it is new. Other keywords are settings (see docs/python.md). Raises ``store-not-found``,
+    ``store-failed``, ``unknown-setting`` and ``invalid-setting``.
 
     With ``untrusted`` statements may come from strangers: an UntrustedConnection runs them in a worker process, which
     is ended where a statement takes more than ``timeout``, ``memory_limit`` or ``max_bytes``.
@@ -79,6 +81,11 @@ def connect(
     attachable = not read_only if attach is None else attach
     values = Settings({"engine": engine, "attach": attachable, **settings}, check_setting)
     store = Store(url, storage_options, begin=read_only is False)
+    if read_only is False and store.is_local and not os.path.isdir(store.root):
+        import logging  # not at the top: hardly any store is new
+
+        # On stderr where a program does not say otherwise, and no warning, which some take for an error.
+        logging.getLogger("kartosql").warning("%s is new: what is written makes it a store.", escaped(store.url))
     return Connection(Session(store, values, bool(read_only), storage_options))
 
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 PREVIEW_ROWS = 20
 _HABITS = {
     **dict.fromkeys(("fetchall", "fetchmany", "collect", "to_list"), "rows()"),
-    **dict.fromkeys(("fetchone", "first"), "query[0]"),
+    **dict.fromkeys(("fetchone", "first", "one", "scalar"), "query[0]"),
+    **dict.fromkeys(("limit", "take"), "head(rows)"),
     **dict.fromkeys(("fetchdf", "to_df", "to_pandas", "toPandas"), "df()"),
     **dict.fromkeys(("to_arrow", "fetch_arrow_table", "arrow_table"), "arrow()"),
     **dict.fromkeys(("to_polars", "polars"), "pl()"),
@@ -204,6 +205,8 @@ class Query:
     def __getitem__(self, at: int | slice) -> tuple[Any, ...] | list[tuple[Any, ...]]:
         if isinstance(at, slice):
             return self.rows()[at]
+        if isinstance(at, str):
+            raise TypeError(f"query[0] is a row; a column is query.df()[{at!r}] or query.arrow()[{at!r}]")
         return python_rows(self.arrow().slice(range(len(self))[at], 1), self.types)[0]
 
     def show(self, rows: int = PREVIEW_ROWS) -> None:

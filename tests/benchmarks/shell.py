@@ -1,6 +1,9 @@
-"""The figures of the shell: CPU seconds until its prompt, of completions, and of a small batch statement.
+"""The figures of the command: CPU seconds of whole processes, until the prompt of the shell, and of completions.
 
-python -m tests.benchmarks.shell [--runs 9]
+python -m tests.benchmarks.shell [--runs 9] [--before FOLDER]
+
+Processes run in turns, beside a Python that imports duckdb and does nothing; with ``--before`` beside those of another
+version of kartosql, too, whose sources lie in FOLDER.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -32,34 +35,77 @@ from tests.written import build_cube, write_dataset
 
 COLUMNS = 10_000
 VALUES = 1_000_000
+KEYS = tuple(f"N{number}{end}" for number in range(101, 199) for end in ("HQ", "UW", "US"))  # some fly, some do not
 
 
-def prompt_seconds(folder: str) -> float:
+def prompt_seconds(folder: str, env: Mapping[str, str]) -> float:
     """Return the CPU seconds of a shell in a terminal until its prompt is there."""
     import pexpect
 
-    with tempfile.TemporaryDirectory() as own:
-        env = {**os.environ, "TERM": "xterm-256color", "KARTOSQL_HISTORY": f"{own}/h", "KARTOSQL_CONFIG": f"{own}/c"}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)
-        process = pexpect.spawn(sys.executable, ["-m", "kartosql", folder], env=env, timeout=60)
-        try:
-            # What follows it is drawn at once.
-            process.expect("> ")
-            with open(f"/proc/{process.pid}/stat") as file:
-                fields = file.read().rsplit(")", 1)[1].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        finally:
-            with suppress(pexpect.ExceptionPexpect):
-                process.close(force=True)
+    process = pexpect.spawn(sys.executable, ["-m", "kartosql", folder], env=dict(env), timeout=60)
+    try:
+        # What follows it is drawn at once.
+        process.expect("> ")
+        with open(f"/proc/{process.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    finally:
+        with suppress(pexpect.ExceptionPexpect):
+            process.close(force=True)
 
 
-def batch_seconds(folder: str) -> float:
-    """Return the CPU seconds of ``kartosql demo -c`` with a point query."""
+def process_seconds(arguments: Sequence[str], env: Mapping[str, str]) -> float:
+    """Return the CPU seconds of a Python process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    sql = "SELECT count(*) FROM flights WHERE tailnum = 'N14228'"
-    subprocess.run([sys.executable, "-m", "kartosql", folder, "-c", sql], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=env)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def processes(folder: str, own: str, sources: str | None) -> dict[str, Callable[[int], float]]:
+    """Return what measures whole processes by name, given the number of the turn; of the version at ``sources``."""
+    env = {**os.environ, "TERM": "xterm-256color", "KARTOSQL_HISTORY": f"{own}/h", "KARTOSQL_CONFIG": f"{own}/c"}
+    env |= {"KARTOSQL_CACHE": f"{own}/cache"} | ({} if sources is None else {"PYTHONPATH": sources})
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    bare = {**env, "KARTOSQL_CACHE": "off"}
+    point = "SELECT count(*) FROM flights WHERE tailnum = '{}'"
+
+    def asked(sql: str, env: Mapping[str, str] = env) -> float:
+        return process_seconds(["-m", "kartosql", folder, "-c", sql, "--format", "csv"], env)
+
+    return {
+        "`-c`, a point query, repeated": lambda _: asked(point.format("N14228")),
+        "`-c`, a point query, another key each time": lambda turn: asked(point.format(KEYS[turn % len(KEYS)])),
+        "`-c`, a point query, nothing kept": lambda _: asked(point.format("N14228"), bare),
+        "`-c`, csv of 336,776 rows of 25 columns": lambda _: asked("SELECT * FROM flights"),
+        "prompt of the shell": lambda _: prompt_seconds(folder, env),
+    }
+
+
+def show_processes(folder: str, before: str | None, runs: int) -> None:
+    """Print the medians of whole processes, and of their ratios to a Python that imports duckdb."""
+    ways = {("a Python that imports duckdb", ""): lambda _: process_seconds(["-c", "import duckdb"], os.environ)}
+    with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as other:
+        ways |= {(name, ""): way for name, way in processes(folder, own, None).items()}
+        if before is not None:
+            ways |= {(name, "before"): way for name, way in processes(folder, other, before).items()}
+        found = {name: list[float]() for name in ways}
+        for turn in range(2 + runs):  # two fill caches
+            for name, way in ways.items():
+                seconds = way(turn)
+                found[name] += [seconds] if turn >= 2 else []
+    yardstick = next(iter(found.values()))
+    print("| whole process, CPU | median | / import duckdb | before |\n|---|---:|---:|---:|")
+    for (name, version), seconds in found.items():
+        if not version:
+            told = [ratio(found[name, v], yardstick) for v in ("", "before") if (name, v) in found]
+            cells = [f"{1000 * statistics.median(seconds):,.0f} ms", *told, *[""] * (2 - len(told))]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def ratio(seconds: Sequence[float], other: Sequence[float]) -> str:
+    """Return the median of the ratios of each turn."""
+    return f"{statistics.median(a / b for a, b in zip(seconds, other, strict=True)):.2f}"
 
 
 def completing(folder: str) -> Callable[[str], Callable[[], float]]:
@@ -116,14 +162,15 @@ def main() -> None:
     """Measure all figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=9)
-    runs = parser.parse_args().runs
+    parser.add_argument("--before", metavar="FOLDER")
+    given = parser.parse_args()
+    runs = given.runs
     with tempfile.TemporaryDirectory() as folder:
         build_flights(f"{folder}/demo")
+        show_processes(f"{folder}/demo", given.before, runs)
         wide_store(f"{folder}/wide")
         indexed_store(f"{folder}/indexed")
-        print("| figure, CPU time | median | limit |\n|---|---:|---:|")
-        shown("prompt of the shell", runs, lambda: prompt_seconds(f"{folder}/demo"), 0.4)
-        shown("`-c` with a point query on the demo", runs, lambda: batch_seconds(f"{folder}/demo"), 0.5)
+        print("\n| figure, CPU time | median | limit |\n|---|---:|---:|")
         wide = completing(f"{folder}/wide")
         for what, text in (
             ("beginning of a name", "select price_00 from wide where vol"),

@@ -23,6 +23,19 @@ def test_the_version_needs_no_heavy_import():
     assert found.stdout.splitlines() == [f"kartosql {__version__}", "[] 0"]
 
 
+@pytest.mark.parametrize(("daemon", "ends"), [(True, ["registered"]), (False, ["waited", "registered"])])
+def test_the_process_ends_when_what_is_registered_is_done_and_no_thread_wants_to_be_waited_for(daemon, ends):
+    code = (
+        "import atexit, sys, threading; from kartosql.cli.main import main; goes_on = threading.Event();"
+        "atexit.register(print, 'registered');"
+        "threading.Thread(target=lambda: goes_on.wait() and print('waited'), daemon=%r).start();"
+        "sys.argv[1:] = ['--version']; main(); goes_on.set()"
+    )
+    found = subprocess.run([sys.executable, "-c", code % daemon], capture_output=True, text=True, timeout=200)
+    assert (found.stdout.splitlines(), found.stderr) == ([f"kartosql {__version__}", *ends], "")
+    assert found.returncode == 0
+
+
 def test_the_version_is_quick():
     def used(*how: str) -> float:
         """Return the CPU time that Python takes at best."""

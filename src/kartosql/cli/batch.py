@@ -15,7 +15,6 @@ from kartosql.cli import resources
 from kartosql.cli.config import open_store, resolve
 from kartosql.cli.options import Options, StatementSource
 from kartosql.cli.output import interruptible, opened, say
-from kartosql.cli.repl.registry import has_commands
 from kartosql.connection import Connection
 from kartosql.errors import ExecutionError, KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from kartosql.cli.remember import Remembered
 
 
+_MARK = re.compile(r"^\s*[.\\]", re.MULTILINE)  # what commands of the shell begin with, and statements hardly ever
 STDIN = "stdin"  # names the rows that are piped in
 SILENT = (Set, Reset, Attach, Detach)  # statements without rows
 SEPARATED = ("csv", "tsv", "unaligned")
@@ -55,11 +55,13 @@ def run_batch(options: Options) -> None:
     page = _page_of_reports(options)
     options = replace(options, format=format_asked(options))
     scripts = [_script(source) for source in sources]
-    if any(map(has_commands, scripts)):
+    if any(_MARK.search(script) for script in scripts):
+        from kartosql.cli.repl.registry import has_commands
         from kartosql.cli.repl.start import run_scripts
 
-        run_scripts(scripts, options)
-        return
+        if any(map(has_commands, scripts)):
+            run_scripts(scripts, options)
+            return
     steps = [step for source, script in zip(sources, scripts, strict=True) for step in _steps(source, script)]
     if not steps:
         raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
@@ -223,22 +225,15 @@ class _Runner:
         self._tells_writes = queries and several and (options.output is not None or options.format in BINARY_FORMATS)
         self._style = style_asked(options)
         self._results = 0
-        self._query: Query | None = None
 
     def run(self, step: _Step) -> None:
         """Run one statement to its end, or until Ctrl-C."""
-        self._query = None
-        interruptible(lambda: self._work(step.text), self._stop)
-
-    def _stop(self) -> None:
-        self._connection.interrupt()
-        if isinstance(self._query, SelectQuery):
-            self._query.interrupt()
+        interruptible(lambda: self._work(step.text), self._connection.interrupt)
 
     def _work(self, text: str) -> None:
         statement, given = parse(text), self._options.parameters
         parameters = parameters_of(statement, given) if self._several else as_given(given)
-        query = self._query = self._connection.sql(text, parameters)
+        query = self._connection.sql(text, parameters)
         if isinstance(statement, SILENT):
             return
         if isinstance(statement, Write) and self._tells_writes:

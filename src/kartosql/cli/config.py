@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kartosql.cli.output import say
 from kartosql.errors import StoreError, UsageError, closest, did_you_mean
-from kartosql.store.urls import may_begin
 
 if TYPE_CHECKING:
     from kartosql.cli.options import Options
@@ -181,7 +179,7 @@ def open_store(profile: Profile, options: Options) -> Connection:
 
     writes = profile.write or options.write
     if writes:
-        _tell_of_new(profile.url)
+        _check_new(profile.url)
     found = connect_as_owner(
         profile.url,
         storage_options={**profile.storage_options, **options.storage_options} or None,
@@ -194,13 +192,14 @@ def open_store(profile: Profile, options: Options) -> Connection:
     return found
 
 
-def _tell_of_new(url: str) -> None:
-    """Say that the first write makes a store; raises ``store-not-found`` where the name of a profile is like it."""
+def _check_new(url: str) -> None:
+    """Raise ``store-not-found`` for what would be a new store, where the name of a profile is like it."""
+    from kartosql.store.urls import may_begin  # not at the top: a prompt waits for it
+
     root = os.path.abspath(url)
-    if "://" not in url and may_begin(root):
-        if close := closest(os.path.basename(root), read().profiles):
-            raise StoreError(f"{root!r} is no folder.", code="store-not-found", hint=f"Did you mean {close}?")
-        say(f"{url} is new: what is written makes it a store.")
+    is_new = "://" not in url and may_begin(root)
+    if is_new and (close := closest(os.path.basename(root), read().profiles)):
+        raise StoreError(f"{root!r} is no folder.", code="store-not-found", hint=f"Did you mean {close}?")
 
 
 def write_shell(values: Mapping[str, Any]) -> str:

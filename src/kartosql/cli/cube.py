@@ -39,7 +39,7 @@ class Asked:
     @property
     def is_session(self) -> bool:
         """Whether it opens the shell, or runs statements."""
-        own = (vars(self.given).get(n) for n in ("include", "exclude", "where", "payload", "dimension"))
+        own = (vars(self.given).get(n) for n in ("include", "exclude", *_OF_QUERY))
         return self.command == "query" and all(value is None for value in own)
 
 
@@ -195,9 +195,8 @@ def _stats(connection: Connection, asked: Asked) -> Iterator[str]:
 
 
 def _query(connection: Connection, asked: Asked) -> Iterator[str]:
-    given, options = asked.given, asked.options
-    columns = {f"{name}_columns": getattr(given, name) for name in ("payload", "dimension")}
-    query = connection.query_cube(asked.cube, **columns, conditions=given.where, datasets=asked.datasets)
+    options, given = asked.options, {name: getattr(asked.given, name) for name in _OF_QUERY}
+    query = connection.query_cube(asked.cube, **given, datasets=asked.datasets)
     assert isinstance(query, Query)
     with output_of(connection, options) as out:
         write_stream(query.reader(), format_asked(options), out, style_asked(options))
@@ -240,20 +239,23 @@ def _told(done: Mapping[str, Any], what: str, *counts: str) -> Iterator[str]:
         yield f"{name}: {what}, {', '.join(f'{count} {report[count]:,}' for count in counts)}"
 
 
-def _names(text: str) -> list[str]:
+def names_in(text: str) -> list[str]:
+    """Return the names between commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-_COLUMNS = {"metavar": "A,B", "type": _names}
-_QUERY: dict[str, dict[str, Any]] = {
-    "--where": {"metavar": "CONDITIONS", "help": 'rows as query_cube gives them, such as "A > 1 & B = 2"'},
-    "--payload": {**_COLUMNS, "help": "with these columns"},
-    "--dimensions": {**_COLUMNS, "dest": "dimension", "help": "of cells of these dimensions"},
+_COLUMNS = {"metavar": "A,B", "type": names_in}
+_ROWS = 'rows as query_cube gives them, such as "A > 1 & B = 2"'
+QUERY: dict[str, dict[str, Any]] = {
+    "--where": {"metavar": "CONDITIONS", "dest": "conditions", "help": _ROWS},
+    "--payload": {**_COLUMNS, "dest": "payload_columns", "help": "with these columns"},
+    "--dimensions": {**_COLUMNS, "dest": "dimension_columns", "help": "of cells of these dimensions"},
 }
+_OF_QUERY = [option["dest"] for option in QUERY.values()]
 COMMANDS = {
     "info": CubeCommand((), "columns, files and metadata of a cube and of its datasets", _info),
     "stats": CubeCommand((), "bytes, files, partitions and rows of each dataset, and totals", _stats),
-    "query": CubeCommand(("[SQL]",), "run SQL, -c, -f or --where; without any, open the shell", _query, _QUERY),
+    "query": CubeCommand(("[SQL]",), "run SQL, -c, -f or --where; without any, open the shell", _query, QUERY),
     "index": CubeCommand(("DATASET", "COLUMNS"), "build inverted indices; both may have wildcards", _index),
     "copy": CubeCommand(
         ("TARGET", "[NAME]"),

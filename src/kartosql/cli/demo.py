@@ -45,5 +45,18 @@ def run_demo(folder: str) -> None:
             rows = write_stream(query.reader(), "box", out)
             out.write(f"{rows:,} rows in {seconds:.3f} s\n\n{query.report}\n\n".encode())
             out.flush()
-        command = "kartosql" if shutil.which("kartosql") else f"{shlex.quote(sys.executable)} -m kartosql"
-        out.write(_NEXT.format(command=command, folder=shlex.quote(folder)).encode())
+        out.write(_NEXT.format(command=_command(), folder=shlex.quote(_short(folder))).encode())
+
+
+def _command() -> str:
+    """Return the command as somebody types it who started this process."""
+    if shutil.which("kartosql"):
+        return "kartosql"
+    if os.path.basename(sys.argv[0]) == "kartosql":
+        return shlex.quote(_short(sys.argv[0]))
+    return f"{shlex.quote(_short(sys.executable))} -m kartosql"
+
+
+def _short(path: str) -> str:
+    """Return a path, or the one from the present folder where that is shorter."""
+    return min(path, os.path.relpath(path), key=len)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from kartosql.plan.scan import ScanReport
 from kartosql.render.values import is_number, texts
 from kartosql.text.escape import escaped, width
-from kartosql.text.report import counted, human_bytes
+from kartosql.text.report import Paint, counted, human_bytes, plain
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,6 @@ class NullCell(str):
 
 NULL = "NULL"
 PREVIEW_WIDTH = 80
-Paint = Callable[[str, str], str]  # a style and a text -> the text in that style
-
-
-def plain(style: str, text: str) -> str:
-    """Return a text as it is, for terminals without colours."""
-    return text
 
 
 def preview(table: pa.Table, rows: int, types: Sequence[str]) -> str:

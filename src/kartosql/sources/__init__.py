@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kartosql.errors import UsageError
+from kartosql.memo import Late
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions, Source
-from kartosql.sources.csv import CsvFolder
-from kartosql.sources.delta import DeltaSource
-from kartosql.sources.folder import ParquetFolder
-from kartosql.sources.kartothek import AttachedStore
-from kartosql.sources.odf import OdfDataset
+
+# Imported when something is opened: a list of tables needs none of them.
+_csv, _delta, _folder = map(Late, ("sources.csv", "sources.delta", "sources.folder"))
+_kartothek, _odf = map(Late, ("sources.kartothek", "sources.odf"))
 
 
 def _iceberg(location: AttachLocation, options: AttachOptions) -> Attachment:
@@ -24,10 +24,10 @@ def _iceberg(location: AttachLocation, options: AttachOptions) -> Attachment:
 
 # By the TYPE of ATTACH.
 SOURCES: Mapping[str, Source] = {
-    "parquet": ParquetFolder,
-    "csv": CsvFolder,
-    "odf": OdfDataset,
-    "delta": DeltaSource,
+    "parquet": lambda *given: _folder.ParquetFolder(*given),
+    "csv": lambda *given: _csv.CsvFolder(*given),
+    "odf": lambda *given: _odf.OdfDataset(*given),
+    "delta": lambda *given: _delta.DeltaSource(*given),
     "iceberg": _iceberg,
-    "kartothek": AttachedStore,
+    "kartothek": lambda *given: _kartothek.AttachedStore(*given),
 }

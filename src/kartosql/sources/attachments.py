@@ -17,6 +17,10 @@ from kartosql.store.urls import is_below, is_local_url
 from kartosql.tables.names import Attached, Name
 from kartosql.text.secrets import HIDDEN
 
+# What lies in tables of others, by which they are known from folders of files.
+MARKS = {"delta": "_delta_log", "hudi": ".hoodie", "stream": "_spark_metadata", "odf": "refs/head"}
+ICEBERG_METADATA = r"(?:[^/]+\.metadata\.json(?:\.gz)?|version-hint\.text)"
+
 
 class AttachOptions:
     """The options of an ATTACH by lower-case name; those that nothing takes are errors."""

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.naming import METADATA_JSON, METADATA_MSGPACK
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.sources.attachments import Attachments
-from kartosql.sources.folder import ICEBERG_METADATA, MARKS
+from kartosql.sources.attachments import ICEBERG_METADATA, MARKS, Attachments
 from kartosql.store import Store
 from kartosql.store.listing import is_hidden
 from kartosql.tables.names import Attached, Name

@@ -20,7 +20,7 @@ from kartosql.formats.kartothek.naming import METADATA_JSON, METADATA_MSGPACK
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.formats.type_promotion import united
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
+from kartosql.sources.attachments import ICEBERG_METADATA, MARKS, AttachLocation, Attachment, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder_metadata import FolderSkipping, metadata_of
 from kartosql.sources.folder_table import FolderTable, shapes_of
@@ -254,8 +254,6 @@ _FORMATS = {
     "kartothek": ("a Kartothek dataset", ""),
     "odf": ("a dataset of Open Data Fabric", ""),
 }
-MARKS = {"delta": "_delta_log", "hudi": ".hoodie", "stream": "_spark_metadata", "odf": "refs/head"}
-ICEBERG_METADATA = r"(?:[^/]+\.metadata\.json(?:\.gz)?|version-hint\.text)"
 _WITHIN = re.compile(
     r"(?:(?P<root>.*)/)?(?:(?P<delta>_delta_log)|(?P<hudi>\.hoodie[^/]*)|(?P<stream>_spark_metadata)|(?P<odf>refs/head)"
     rf"|(?P<iceberg>metadata/{ICEBERG_METADATA})"

@@ -176,7 +176,7 @@ def way_out(root: str) -> str:
     if os.path.isfile(root):
         return f"A store is a folder. That of this file is {os.path.dirname(root)!r}, where its rows are a table."
     if close := similar_folder(root):
-        return f"Did you mean {close!r}?"
+        return f"Did you mean {close!r}? For a new store beside it, make its folder first."
     return "Check the path. To begin a new store: connect(..., read_only=False) in Python, --write on the command line."
 
 

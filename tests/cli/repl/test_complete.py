@@ -83,6 +83,25 @@ def texts(found: list[Candidate]) -> list[str]:
         ("select sum(amount) as total from sales group by product having tot|", ["total"]),
         ("select * from (select product from sales) d where d.product = '|", ["'apple'"]),
         ("select sum(amount) over (|", ["PARTITION BY", "ORDER BY"]),
+        ("with t(a, b) as (select shop, 1 from sales) select | from t", ["a", "b"]),
+        ("with s as (select 1 as q), t (a) as (select 1) select t.| from t, s", ["a"]),
+        ("select d.| from (select shop, 1 from sales) as d(a, b)", ["a", "b"]),
+        ("select d.| from (select shop as a from sales) d join shops using (shop)", ["a"]),
+        ("select sum(amount) over w from sales window w as (|", ["PARTITION BY", "ORDER BY"]),
+        ("select cast(amount as |", ["TINYINT", "SMALLINT"]),
+        ("select try_cast(abs(amount) as var|", ["varchar"]),
+        ("select amount::big| from sales", ["bigint"]),
+        ("select * exc|", ["except", "exclude"]),
+        ("select * from sales at |", ["(VERSION => ", "(TIMESTAMP => '"]),
+        ("explain analyze |", ["SELECT", "WITH", "FROM"]),
+        ("create view v as |", ["SELECT", "WITH", "FROM"]),
+        ("create index on shops (|", ["name", "shop"]),
+        ("create index on sales.seed (shop, am|", ["amount"]),
+        ("drop index on shops (na|", ["name"]),
+        ("create skipping index on shops (minmax(|", ["name", "shop"]),
+        ("show coverage of sales by co|", ["country"]),
+        ("show coverage (format svg) of sales by country, |", ["amount", "country"]),
+        ("drop view |", ["sales"]),
         ("create cube c |", ["DIMENSIONS"]),
         ("create cube c dimensions (a, b) |", ["PARTITION BY"]),
         ("create cube c dimensions (a) partition by (p) |", ["SEED", "INDEX", "SUPPRESS INDEX ON", "METADATA", "AS"]),
@@ -346,7 +365,9 @@ def test_damaged_datasets_are_left_out(shell_in, tmp_path, sales):
     assert [t.name for t in load(session.shell.connection).tables][:1] == ["sales"]
 
 
-@pytest.mark.parametrize("before", ["attach '", "copy cube sales to '", "export schema history of sales to '"])
+@pytest.mark.parametrize(
+    "before", ["attach '", "copy cube sales to '", "export schema history of sales to '", "publish shops to '"]
+)
 def test_paths_of_statements_are_completed(at, tmp_path, monkeypatch, before):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "it's here").mkdir()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -21,6 +22,15 @@ def test_without_prompt_toolkit_the_shell_says_how_to_get_it(sales, monkeypatch)
         start.run_shell(parse_options([sales]))
     assert e.value.code == "missing-extra"
     assert "kartosql[shell]" in str(e.value.hint)
+
+
+def test_the_prompt_waits_for_neither_arrow_nor_the_parser():
+    code = (
+        "import sys, kartosql.cli.command, kartosql.cli.repl.start, kartosql.cli.repl.front; "
+        "print([m for m in ('pyarrow', 'duckdb', 'sqlglot', 'fsspec', 'numpy', 'kartosql.store') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found == "[]\n"
 
 
 @pytest.fixture

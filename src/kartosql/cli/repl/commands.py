@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from kartosql import __version__
 from kartosql.cli import config, resources
-from kartosql.cli.cube import info_of
+from kartosql.cli.cube import QUERY, info_of, names_in
 from kartosql.cli.options import Parser, pairs, value
 from kartosql.cli.repl.known import load
 from kartosql.cli.repl.options import OPTIONS
@@ -428,11 +428,8 @@ def _query(shell: Shell, text: str) -> None:
     parser = Parser(prog=".query", add_help=False, allow_abbrev=False)
     parser.hint = _USAGE
     parser.add_argument("cube", nargs="?", default="")
-    parser.add_argument("--where", dest="conditions")
-    for name, argument in (("payload", "payload_columns"), ("dimensions", "dimension_columns"), ("datasets", None)):
-        parser.add_argument(
-            f"--{name}", dest=argument, type=lambda given: [c.strip() for c in given.split(",") if c.strip()]
-        )
+    for option, declared in {**QUERY, "--datasets": {"type": names_in}}.items():
+        parser.add_argument(option, **declared)
     found = vars(parser.parse_args(arguments(text)))
     query: Any = partial(shell.connection.query_cube, _one_table(shell, found.pop("cube"), cube=True), **found)
     shell.run_query(query)
@@ -691,31 +688,17 @@ def _play(shell: Shell, name: str, number: int, count: int) -> None:
 
 
 def _demo(shell: Shell, place: str) -> None:
-    """Put the demo cube into a folder: linked from the open store if that holds it, else built."""
+    """Put the demo cube into a folder: copied from the open store if that holds it, else built."""
     os.mkdir(place)
     store = shell.connection.store
     cube = shell.connection.cubes().get("flights")
-    if (
-        not store.is_local
-        or cube is None
-        or "tailnum" not in cube.index_columns
-        or (not {"planes", "airports"} <= set(shell.connection.datasets()))
-    ):
+    is_demo = cube is not None and "tailnum" in cube.index_columns
+    if not (store.is_local and is_demo and {"planes", "airports"} <= set(shell.connection.datasets())):
         shell.screen.say("Building the demo cube ...", "note")
         build_flights(Store(place))
         return
     for name in os.listdir(store.root):
         if name.startswith(("flights++", "planes", "airports")):
-            source, target = os.path.join(store.root, name), os.path.join(place, name)
-            if os.path.isdir(source):
-                shutil.copytree(source, target, copy_function=_link)
-            else:
-                _link(source, target)
-
-
-def _link(old: str, new: str) -> str:
-    try:
-        os.link(old, new)
-    except OSError:
-        shutil.copyfile(old, new)
-    return new
+            source = os.path.join(store.root, name)
+            copy = shutil.copytree if os.path.isdir(source) else shutil.copyfile
+            copy(source, os.path.join(place, name))

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import dropwhile, islice, repeat
+from itertools import dropwhile, islice, repeat, takewhile
 from typing import TYPE_CHECKING, Any
 
 from kartosql.cli.config import profile_names
@@ -24,10 +24,12 @@ from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end
 from kartosql.sql.statement_policy import words
 from kartosql.tables.names import quote_if_needed
 from kartosql.text.report import counted
+from kartosql.text.types import SIGNED
 
 if TYPE_CHECKING:
     from kartosql.cli.repl.shell import Shell
 
+TYPE_NAMES = (*SIGNED, "DOUBLE", "DECIMAL(", "VARCHAR", "BOOLEAN", "DATE", "TIMESTAMP", "TIME", "INTERVAL", "BLOB")
 STATEMENTS = (
     *("SELECT", "WITH", "FROM", "SHOW", "DESCRIBE", "EXPLAIN", "ADVISE", "VERIFY", "SET", "RESET", "SUMMARIZE"),
     *("ATTACH", "DETACH", *WRITE_WORDS, "VALUES"),
@@ -37,7 +39,9 @@ AFTER: dict[str, tuple[str, ...]] = {
     "SHOW": SHOW_WORDS,
     "EXPLAIN": ("SELECT", "ANALYZE", "COST", "WHY", "WITH", "FROM"),
     "COVERAGE": ("OF",),
-    **dict.fromkeys(("ADVISE", "VERIFY"), ("SELECT", "WITH", "FROM")),
+    **dict.fromkeys(("ADVISE", "VERIFY", "ANALYZE"), ("SELECT", "WITH", "FROM")),
+    "AT": ("(VERSION => ", "(TIMESTAMP => '", "TIME ZONE"),
+    "::": TYPE_NAMES,
     "CREATE": ("CUBE", "DATASET", "VIEW", "INDEX ON", "SKIPPING INDEX ON", "OR REPLACE"),
     "DROP": ("CUBE", "DATASET", "VIEW", "INDEX ON", "SKIPPING INDEX ON"),
     "REFRESH": ("SKIPPING INDEX ON",),
@@ -60,6 +64,7 @@ KEYWORDS = (
     *("INNER JOIN", "CROSS JOIN", "USING", "UNION", "UNION ALL", "INTERSECT", "EXCEPT", "WINDOW", "NULLS", "ALL"),
     *("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "ILIKE", "CASE", "WHEN", "THEN", "ELSE", "END", "CAST"),
     *("NULL", "TRUE", "FALSE", "EXISTS", "DISTINCT", "AS", "OVER", "INTERVAL", "DATE", "TIMESTAMP", "ASC", "DESC"),
+    *("EXCLUDE", "AT"),
 )
 TABLES_AFTER = words("FROM JOIN INTO OVERWRITE DESCRIBE DESC COMPACT CHECK CLEANUP RESTORE PUBLISH SUMMARIZE TABLE OF")
 
@@ -89,7 +94,8 @@ FUNCTIONS = sorted(
 
 _WORD = re.compile(r"\w+\Z")
 _OPEN_NAME = re.compile(r'"[^"]*\Z')
-_WITH_PATHS = ("ATTACH", "COPY", "EXPORT")
+_WITH_PATHS = ("ATTACH", "COPY", "EXPORT", "PUBLISH")
+_LISTED = re.compile(r"(SKIPPING )?(?:INDEX ON|COVERAGE (?:\(.*\) )?OF) (\S+(?: \. \S+)?) (?:\(|BY) ?(.*)")
 _WINDOW: dict[str, tuple[str, ...]] = {
     "(": ("PARTITION BY", "ORDER BY", "ROWS BETWEEN", "RANGE BETWEEN"),
     **dict.fromkeys(("ROWS", "RANGE", "GROUPS"), ("BETWEEN", "UNBOUNDED PRECEDING", "CURRENT ROW")),
@@ -121,6 +127,7 @@ class _Ref:
     group: int
     at: int
     inner: int | None = None
+    names: tuple[str, ...] = ()  # of the columns, where they stand behind the alias
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ class _Context:
     closed: bool  # whether the string that the cursor is in ends behind it
     refs: Sequence[_Ref]
     scope: Sequence[_Ref]  # those that the cursor sees, the nearest first
-    ctes: Mapping[str, int]  # where the parentheses of each begin
+    ctes: Mapping[str, tuple[int, tuple[str, ...]]]  # where the parentheses of each begin, and names of its columns
     pieces: Sequence[tuple[Lexeme, int]]  # with the parentheses around each
     group: int  # the parentheses around the cursor
 
@@ -153,10 +160,10 @@ class _Context:
         return word in TABLES_AFTER or is_in_list or (self.first, word) in _TARGETS
 
     @property
-    def is_in_window(self) -> bool:
-        """Whether the cursor is in the parentheses of OVER."""
-        around = (at for at, piece in enumerate(self.before) if piece.start == self.group)
-        return any(at and self.before[at - 1].word == "OVER" for at in around)
+    def around(self) -> list[str]:
+        """The last three words in front of the parentheses that the cursor is in."""
+        at = next((at for at, piece in enumerate(self.before) if piece.start == self.group), 0)
+        return [piece.word for piece in self.before[max(0, at - 3) : at]]
 
     @property
     def clause(self) -> str:
@@ -183,8 +190,6 @@ def _context(text: str, cursor: int) -> _Context:
     before = [p for p in code if p.end <= start]
     groups, chain = _groups(code, start)
     refs = list(_refs(code, groups))
-    has_with = any(p.word == "WITH" for p in pieces)
-    triples = zip(pieces, pieces[1:], pieces[2:], strict=False) if has_with else ()
     return _Context(
         code[0].word if before else "",
         before,
@@ -192,10 +197,10 @@ def _context(text: str, cursor: int) -> _Context:
         begin + start,
         statement[start:at],
         inside,
-        inside == "string" and any(p.start == start and p.end > at and not _is_open(p) for p in pieces),
+        inside == "string" and any(p.start == start and p.end > at and p.closed for p in pieces),
         refs,
         [ref for group in reversed(chain) for ref in refs if ref.group == group],
-        {a.text: c.start for a, b, c in triples if a.kind in ("name", "quoted") and b.word == "AS" and c.text == "("},
+        dict(_ctes(code)) if any(p.word == "WITH" for p in code) else {},
         [(piece, around[-1]) for piece, around in zip(code, groups, strict=True)],
         chain[-1],
     )
@@ -204,19 +209,13 @@ def _context(text: str, cursor: int) -> _Context:
 def _typed(statement: str, at: int, pieces: Sequence[Lexeme]) -> tuple[int, str]:
     """Return where what is typed begins, and whether it is a string or a comment."""
     for piece in pieces:
-        inside = piece.start < at < piece.end or (at == piece.end and at > piece.start and _is_open(piece))
+        inside = piece.start < at < piece.end or (at == piece.end and at > piece.start and not piece.closed)
         if inside and piece.kind in ("string", "comment", "quoted"):
             return piece.start, "" if piece.kind == "quoted" else piece.kind
         if at == piece.end and piece.kind == "comment" and piece.text.startswith("--"):
             return piece.start, "comment"
     match = _WORD.search(statement, 0, at) or _OPEN_NAME.search(statement, 0, at)
     return match.start() if match else at, ""
-
-
-def _is_open(piece: Lexeme) -> bool:
-    if piece.kind == "comment":
-        return piece.text.startswith("/*") and not piece.text.endswith("*/")
-    return piece.kind in ("string", "quoted") and (len(piece.text) < 2 or not piece.text.endswith(piece.text[:1]))
 
 
 def _groups(pieces: Sequence[Lexeme], at: int) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
@@ -233,6 +232,24 @@ def _groups(pieces: Sequence[Lexeme], at: int) -> tuple[list[tuple[int, ...]], t
         if piece.end <= at:
             here = chain
     return found, here
+
+
+def _ctes(pieces: Sequence[Lexeme]) -> Iterator[tuple[str, tuple[int, tuple[str, ...]]]]:
+    """Yield the names of WITH: where the parentheses of each begin, and the names of columns that it has itself."""
+    for i in range(1, len(pieces) - 1):
+        if (pieces[i].word, pieces[i + 1].text) == ("AS", "("):
+            begin = (
+                next((j for j in range(i - 1, 0, -1) if pieces[j].text == "("), i) if pieces[i - 1].text == ")" else i
+            )
+            yield pieces[begin - 1].text, (pieces[i + 1].start, _names_in(pieces, begin))
+
+
+def _names_in(pieces: Sequence[Lexeme], i: int) -> tuple[str, ...]:
+    """Return the names in the parentheses that begin at a piece, none if there are none."""
+    is_list = i < len(pieces) and pieces[i].text == "("
+    return (
+        tuple(p.text for p in takewhile(lambda p: p.text != ")", pieces[i + 1 :]) if p.text != ",") if is_list else ()
+    )
 
 
 def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> Iterator[_Ref]:
@@ -258,7 +275,8 @@ def _derived(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]], i: int
         return None
     ends = (j for j in range(i + 1, len(pieces)) if pieces[j].text == ")" and groups[j] == groups[i])
     end = next(ends, len(pieces))
-    return _Ref("", _alias(pieces, end + 1), groups[i][-1], pieces[i].start, pieces[i].start)
+    alias, behind = _alias(pieces, end + 1), end + 2 + (end + 1 < len(pieces) and pieces[end + 1].word == "AS")
+    return _Ref("", alias, groups[i][-1], pieces[i].start, pieces[i].start, _names_in(pieces, behind) if alias else ())
 
 
 def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> _Ref | None:
@@ -280,7 +298,7 @@ def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> _Ref | None:
 def _alias(pieces: Sequence[Lexeme], i: int) -> str:
     if i < len(pieces) and pieces[i].word == "AS":
         i += 1
-    is_one = i < len(pieces) and pieces[i].kind in ("name", "quoted") and pieces[i].word not in _NO_ALIAS
+    is_one = i < len(pieces) and pieces[i].kind in ("name", "quoted", "function") and pieces[i].word not in _NO_ALIAS
     return pieces[i].text if is_one else ""
 
 
@@ -354,6 +372,9 @@ class _Completion:
     def _candidate(self, text: str, about: str, **more: Any) -> Candidate:
         return Candidate(text, self._where.start, about, **more)
 
+    def _column(self, column: KnownColumn) -> Candidate:
+        return self._candidate(quote_if_needed(column.name), column.about)
+
     def _beginning(self, names: Iterable[str], about: str) -> Iterator[Candidate]:
         return (self._candidate(name, about) for name in names if name.lower().startswith(self._name))
 
@@ -366,7 +387,8 @@ class _Completion:
     # -- statements other than queries ---------------------------------------------------------------
 
     def _special(self) -> Iterator[Candidate]:
-        where, last = self._where, self._where.word()
+        where, last, around = self._where, self._where.word(), self._where.around
+        is_window = around[-1:] == ["OVER"] or (around[:1] == ["WINDOW"] and around[2:] == ["AS"])
         if where.first in ("SET", "RESET"):
             yield from self._settings()
         elif where.is_before_table():
@@ -374,18 +396,25 @@ class _Completion:
             if where.first == "DESCRIBE":
                 yield from self._words(("SELECT",), "keyword")
         elif (where.first in ("CREATE", "DROP") and last == "ON" and where.word(2) == "INDEX") or (
-            (where.first in ("DROP", "ALTER", "COPY") and last in ("CUBE", "DATASET"))
+            (where.first in ("DROP", "ALTER", "COPY") and last in ("CUBE", "DATASET", "VIEW"))
             or (where.first == "RECORD" and last == "FOR")
         ):
             yield from self._tables()
         elif where.first == "ATTACH" and last == "TYPE":
             yield from self._beginning(TYPES, "type")
-        elif where.is_in_window and last in _WINDOW:
+        elif is_window and last in _WINDOW:
             yield from self._words(_WINDOW[last], "keyword")
         elif found := list(following(where.before)):
-            for column in self._matching(self._table(where.refs[0])) if "" in found and where.refs else ():
-                yield self._candidate(quote_if_needed(column.name), column.about)
+            if "" in found and where.refs:
+                yield from map(self._column, self._matching(self._table(where.refs[0])))
             yield from self._words(filter(None, found), "keyword")
+        elif last == "AS" and around[-1:] in (["CAST"], ["TRY_CAST"]):
+            yield from self._words(TYPE_NAMES, "type")
+        elif last == "AS" and where.first == "CREATE" and where.group == -1:
+            yield from self._words(AFTER["ADVISE"], "keyword")
+        elif match := _LISTED.search(" ".join(p.text for p in where.before).upper()):
+            if match[3].count("(") - match[3].count(")") == (match[1] is not None):
+                yield from map(self._column, self._matching(self._known.table(match[2].replace(" ", ""))))
         elif last in AFTER:
             yield from self._words(AFTER[last], "keyword")
         elif last == "ON" and where.clause == "ON" and len(where.scope) > 1:
@@ -431,8 +460,7 @@ class _Completion:
                     yield self._candidate(rest, table.about)
             return
         ref = next(self._called(name), None)
-        for column in self._matching(self._table(ref)) if ref is not None else ():
-            yield self._candidate(quote_if_needed(column.name), column.about)
+        yield from map(self._column, self._matching(None if ref is None else self._table(ref)))
 
     def _called(self, name: str) -> Iterator[_Ref]:
         """Yield the tables that a name before a dot may mean, the nearest first; all without one."""
@@ -464,14 +492,15 @@ class _Completion:
 
     def _table(self, ref: _Ref) -> KnownTable | None:
         """Return the table that is meant: one of the store, of WITH, or a subquery."""
-        inner = self._where.ctes.get(ref.name) if ref.inner is None else ref.inner
-        return self._known.table(ref.name) if inner is None else self._subquery(inner)
+        inner, names = self._where.ctes.get(ref.name, (None, ())) if ref.inner is None else (ref.inner, ref.names)
+        return self._known.table(ref.name) if inner is None else self._subquery(inner, names)
 
-    def _subquery(self, group: int) -> Subquery | None:
-        """Return the outputs of the SELECT in parentheses; None inside of itself."""
+    def _subquery(self, group: int, names: Iterable[str] = ()) -> Subquery | None:
+        """Return the outputs of the SELECT in parentheses, by ``names`` if there are some; None inside of itself."""
         if group not in self._subqueries:
             self._subqueries[group] = None
-            self._subqueries[group] = Subquery("", "subquery", EMPTY, tuple(self._outputs(group)))
+            named = tuple(KnownColumn(_plain(name), "", OUTPUT, EMPTY) for name in names)
+            self._subqueries[group] = Subquery("", "subquery", EMPTY, named or tuple(self._outputs(group)))
         return self._subqueries[group]
 
     def _outputs(self, group: int) -> Iterator[KnownColumn]:

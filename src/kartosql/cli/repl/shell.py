@@ -406,8 +406,6 @@ class Running:
     def _stop(self) -> None:
         self.note(self._query.progress if self._query is not None else None)
         self._shell.connection.interrupt()
-        if isinstance(self._query, SelectQuery):
-            self._query.interrupt()
 
     def _cancelled(self) -> Cancelled:
         """Tell that it was stopped, and return what says so."""

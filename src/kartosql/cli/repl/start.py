@@ -15,7 +15,6 @@ from kartosql.cli.output import BEHIND
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen, chosen
 from kartosql.errors import KartosqlError, UsageError
-from kartosql.render.formats import Style
 from kartosql.text.secrets import redacted
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ def run_shell(options: Options) -> None:
 def run_scripts(scripts: Iterable[str], options: Options) -> None:
     """Run texts that have commands of the shell, without anybody at a prompt; the first that fails raises its error."""
     from kartosql.cli.repl.shell import Cancelled, Shell
+    from kartosql.render.formats import Style  # not at the top, as all that knows Arrow
 
     if options.partition_by:
         raise UsageError("--partition-by is for statements alone.", hint="Leave out the commands with a dot.")

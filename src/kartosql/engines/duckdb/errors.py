@@ -34,7 +34,10 @@ _BITS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128
 _INTEGERS = {f"{sign}INT{bits}": f"{sign}{name}" for bits, name in _BITS.items() for sign in ("", "U")}
 _PHYSICAL = re.compile(r"'[^']*'|\bU?INT\d+\b")  # how DuckDB's casts name integers; a value in quotes stays
 MAX_SIGNATURES = 4
-_OF_COLUMN = re.compile(r"string .* to (\w*INT\w*|DECIMAL\S*|DOUBLE|FLOAT) when casting from source column (.+)")
+_CONSTANT = ("'", "$", "?", ":")  # what a text or a parameter begins with
+_NO_NUMBER = re.compile(
+    r"string .* to (\w*INT\w*|DECIMAL\S*|DOUBLE|FLOAT)(?: when casting from source column (.+))?", re.DOTALL
+)
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
 
 
@@ -100,9 +103,11 @@ def translate(
 
 
 def _compared(message: str, sql: str, span: Span | None) -> str | None:
-    """Return what to write where a column of texts is compared with a number: the place is that of the column."""
-    match, shown = _OF_COLUMN.search(message), "" if span is None else sql[slice(*span)]
-    if match is None or shown.rpartition(".")[2].strip('"').lower() != match[2].lower():
+    """Return what to write where texts are compared with numbers: the place is that of a column or of a text."""
+    match, shown = _NO_NUMBER.search(message), "" if span is None else sql[slice(*span)]
+    if match is not None and match[2] is None and shown.startswith(_CONSTANT):
+        return f"{shown} is no number, where {match[1]} is needed: write one, or CAST the other side AS VARCHAR."
+    if match is None or match[2] is None or shown.rpartition(".")[2].strip('"').lower() != match[2].lower():
         return None
     return f"{shown} holds text: write the number in quotes, as in {shown} = '1', or TRY_CAST({shown} AS {match[1]})."
 
@@ -152,6 +157,8 @@ def _bind_error(message: str, raw: str, hint: str | None, sql: str, edits: Seque
     elif "No function matches" in raw or "Could not choose a best candidate" in raw:
         message = message.replace(" You might need to add explicit type casts.", "")
         hint = _signatures(raw)
+    elif "Cannot deduce template type" in message:
+        hint = "The list holds values of another type than what is looked for in it."
     elif hint is None and "VARCHAR" in message and message.endswith("an explicit cast is required"):
         hint = "Write numbers that are compared with text in quotes, or cast one side."
     return SqlError(message, code=code, hint=hint, sql=sql, span=span)
