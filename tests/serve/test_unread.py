@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+import time
+from http.client import HTTPConnection
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from kartosql.errors import KartosqlError
 from kartosql.result import Query
-from kartosql.serve import unread
+from kartosql.serve import http, unread
 from kartosql.serve.service import Service
 from kartosql.serve.unread import PIECE, SECONDS, Unread
 
@@ -110,3 +115,30 @@ def test_a_client_of_flight_that_reads_on_too_late_is_told_so():
         with pytest.raises(flight.FlightUnavailableError, match="result-dropped") as caught:
             rows.read_all()
         assert json.loads(caught.value.extra_info)["code"] == "result-dropped"
+
+
+def test_answers_of_http_that_clients_do_not_read_are_bounded_and_small_ones_pass(monkeypatch):
+    monkeypatch.setattr(http, "HELD", 50_000_000)
+    sizes = iter([40_000_000, 40_000_000, 10, 40_000_000])
+    answers = SimpleNamespace(answer=lambda *_: Query(_zeros(next(sizes))))
+    with http.HttpServer(("127.0.0.1", 0), Service(answers)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with _asked(server) as slow:
+            assert slow.status == 200  # whose rows are not read
+            with _asked(server) as second:
+                assert (second.status, json.loads(second.read())["error"]["code"]) == (503, "result-dropped")
+            with _asked(server) as small:
+                assert small.status == 200
+        while server._held > 1000:
+            time.sleep(0.01)
+        with _asked(server) as last:
+            assert (last.status, len(last.read()) > 40_000_000) == (200, True)
+        server.shutdown()
+
+
+@contextlib.contextmanager
+def _asked(server):
+    connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=300)
+    connection.request("POST", "/sql", json.dumps({"sql": "SELECT"}), {"Accept": http.ARROW})
+    with contextlib.closing(connection), connection.getresponse() as answer:
+        yield answer

@@ -36,6 +36,11 @@ DESCRIBING = 10.0  # ... which takes as long as this where all workers are busy;
 LOOK = 0.2  # seconds between two looks whether a client that waits is still there
 _ASKING = ("CommandStatementQuery", "CommandPreparedStatementQuery")
 _TICKET = "TicketStatementQuery"
+_ACTIONS = {
+    "CreatePreparedStatement": "prepare a statement",
+    "ClosePreparedStatement": "forget one",
+    "CancelFlightInfo": "stop the statement of a FlightInfo",
+}
 _UNKNOWN = 2**64 - 1  # -1 as protobuf writes it
 _TEXT, _INFO = pa.string(), pa.uint32()
 _CATALOG = "kartosql"
@@ -326,11 +331,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Return the actions that there are."""
-        return [
-            ("CreatePreparedStatement", "prepare a statement"),
-            ("ClosePreparedStatement", "forget one"),
-            ("CancelFlightInfo", "stop the statement of a FlightInfo"),
-        ]
+        return list(_ACTIONS.items())
 
     # -- what they ask for --------------------------------------------------------------------------
 
@@ -457,18 +458,16 @@ def _sql_info(fields: Mapping[int, list[Any]]) -> pa.Table:
     """Return name, version and Arrow's version of the server, and that it only reads."""
     from kartosql import __version__
 
-    known: dict[int, Any] = {0: "kartosql", 1: __version__, 2: pa.__version__, 3: True}
     asked = [number for value in fields.get(1, []) for number in ([value] if isinstance(value, int) else value)]
-    numbers = [number for number in known if not asked or number in asked]
-    texts = pa.array([known[n] for n in numbers if n != 3], _TEXT)
-    truths = pa.array([known[n] for n in numbers if n == 3], pa.bool_())
-    kinds = pa.array([1 if n == 3 else 0 for n in numbers], pa.int8())
-    places = pa.array([0 if n == 3 else at for at, n in enumerate(numbers)], pa.int32())
+    numbers = range(4)
+    texts, truths = pa.array(["kartosql", __version__, pa.__version__]), pa.array([True])
     others = (pa.int64(), pa.int32(), pa.list_(_TEXT), pa.map_(pa.int32(), pa.list_(pa.int32())))
     parts = [texts, truths, *(pa.array([], type_) for type_ in others)]
     names = ["string_value", "bool_value", "bigint_value", "int32_bitmask", "string_list", "int32_to_int32_list_map"]
+    kinds, places = pa.array([0, 0, 0, 1], pa.int8()), pa.array([0, 1, 2, 0], pa.int32())
     values = pa.UnionArray.from_dense(kinds, places, parts, names)
-    return pa.table({"info_name": pa.array(numbers, _INFO), "value": values})
+    known = pa.table({"info_name": pa.array(numbers, _INFO), "value": values})
+    return known.filter(pa.array([not asked or number in asked for number in numbers]))
 
 
 def _told(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:

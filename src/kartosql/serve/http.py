@@ -6,6 +6,7 @@ import contextlib
 import json
 import select
 import ssl
+import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -20,7 +21,8 @@ from kartosql.serve.service import MAX_BODY, Client, Refused, Service, is_loopba
 
 SLOW = 30.0  # seconds in which a client has to send the rest of a request, or take a part of the answer ...
 CHUNK = 1_000_000  # ... of so many bytes
-ARROW = "application/vnd.apache.arrow.stream"
+HELD = 1_000_000_000  # bytes of all answers that wait to be taken; one alone may have more
+ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -31,7 +33,7 @@ _STATUS = {
     **dict.fromkeys(("timeout", "worker-lost"), 504),
     **dict.fromkeys(("statement-too-long", "request-too-large"), 413),
     "too-many-statements": 429,
-    "interrupted": 503,
+    **dict.fromkeys(("interrupted", "result-dropped"), 503),
 }
 
 
@@ -45,6 +47,7 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
         self.service = service
         self.answering: set[object] = set()  # the requests that are not answered to their end
+        self._held, self._lock = 0, threading.Lock()
         self._is_ending = False
         if certificates is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -65,6 +68,20 @@ class HttpServer(ThreadingHTTPServer):
         finally:
             self.answering.discard(request)
             request.close_connection = request.close_connection or self._is_ending
+
+    @contextlib.contextmanager
+    def holds(self, size: int) -> Iterator[None]:
+        """Count the bytes of an answer until it is taken; raises ``result-dropped`` for a large one above too many."""
+        with self._lock:
+            if size > CHUNK and self._held and self._held + size > HELD:
+                message = f"More than {HELD:,} bytes of answers wait to be read. This one was dropped."
+                raise LimitError(message, code="result-dropped", hint="Ask for fewer rows, or again later.")
+            self._held += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held -= size
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away."""
@@ -129,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         service = self.server.service
         match method, path:
             case "POST", "/sql":
-                self._sql(service, client, parsed(body))
+                self._send(200, *self._sql(service, client, parsed(body)))
             case "POST", "/mcp":
                 answer = mcp.respond(service, client, parsed(body))
                 self._send(202 if answer is None else 200, b"" if answer is None else json.dumps(answer).encode())
@@ -145,7 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
                 known = "POST /sql, POST /mcp, GET /explain, /tables, /health, /metrics"
                 self._error(UsageError(f"There is no {method} {path[:200]}.", code="unknown-path", hint=known), 404)
 
-    def _sql(self, service: Service, client: Client, given: Any) -> None:
+    def _sql(self, service: Service, client: Client, given: Any) -> tuple[Any, str]:
+        """Return the answer to a statement and its type, after which its rows are not held any more."""
         if not isinstance(given, dict) or not isinstance(given.get("sql"), str) or given.keys() - {"sql", "parameters"}:
             raise UsageError("The body is an object with sql, a text, and parameters.", code="invalid-request")
         found = service.query(client, given["sql"], parameters_of(given.get("parameters")), self._is_gone)
@@ -153,13 +171,12 @@ class _Handler(BaseHTTPRequestHandler):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, found.schema) as writer:
                 writer.write_table(found.arrow())
-            self._send(200, sink.getvalue(), ARROW)
-            return
+            return sink.getvalue(), ARROW
         types = found._shown_types(found.schema)
         columns = [{"name": n, "type": t} for n, t in zip(found.columns, types, strict=True)]
         report = None if found.report is None else found.report.to_dict()
         rest = json.dumps({"columns": columns, "report": report, "stats": found.stats}, default=str)
-        self._send(200, f'{{"rows": {json_rows(found.arrow())}, {rest[1:]}'.encode())
+        return f'{{"rows": {json_rows(found.arrow())}, {rest[1:]}'.encode(), JSON
 
     def _is_gone(self) -> bool:
         """Return whether the client has closed the connection, where the system tells."""
@@ -184,12 +201,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_json(self, content: Any, status: int = 200) -> None:
         self._send(status, json.dumps(content, default=str).encode())
 
-    def _send(self, status: int, content: Any, type_: str = "application/json") -> None:
-        self.send_response(status)
-        for name, value in {**_HEADERS, "Content-Type": type_, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        if status == 401:
-            self.send_header("WWW-Authenticate", "Bearer")
-        self.end_headers()
-        for at in range(0, len(content) if self.command != "HEAD" else 0, CHUNK):  # each within the time
-            self.wfile.write(memoryview(content)[at : at + CHUNK])
+    def _send(self, status: int, content: Any, type_: str = JSON) -> None:
+        with self.server.holds(len(content)):
+            self.send_response(status)
+            for name, value in {**_HEADERS, "Content-Type": type_, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            if status == 401:
+                self.send_header("WWW-Authenticate", "Bearer")
+            self.end_headers()
+            for at in range(0, len(content) if self.command != "HEAD" else 0, CHUNK):  # each within the time
+                self.wfile.write(memoryview(content)[at : at + CHUNK])
