@@ -178,7 +178,7 @@ def of_datasets(
             for member in having or [cube.seed.name]:
                 found.setdefault(member, []).append(spec)
         for member, own in found.items():
-            _layout(tables[member], member, own)  # before any of them is made
+            _layout(tables[member], member, own, _partitions(tables[member]))  # before any of them is made
     return {n: (table.uuid, found[n]) for n, table in tables.items() if n in found}
 
 
@@ -228,19 +228,17 @@ def not_indexed(name: str) -> UsageError:
 class _CurrentFiles:
     """The files of a table by the names of entries about them, whose times are taken as they are: none changes."""
 
-    def __init__(self, table: DatasetTable, place: Place, layout: IndexLayout) -> None:
-        self._table, self.layout = table, layout
+    def __init__(self, table: DatasetTable, place: Place, specs: Sequence[IndexSpec]) -> None:
+        self._table, self._columns = table, _partitions(table)
+        self.layout = _layout(table, place.table, specs, self._columns)
         self.prefix = f"{table.uuid}/{table.table}/"
         self.numbers = {f"{place.table}/{key.removeprefix(self.prefix)}": at for at, key in enumerate(table.files)}
-
-    @memoized
-    def _columns(self) -> dict[str, list[Any]]:
-        return {k: found for k, (_, found) in _partitions(self._table).items() if k in self.layout.partitions}
 
     def file(self, path: str, modified: int) -> DataFile:
         at = self.numbers[path]
         row = self._table.partitions.part_of_file[at]
-        return DataFile(path, modified, self._table.files[at], {k: column[row] for k, column in self._columns.items()})
+        values = {k: self._columns[k][1][row] for k in self.layout.partitions}
+        return DataFile(path, modified, self._table.files[at], values)
 
     def __contains__(self, name: object) -> bool:
         path, _, time = str(name).rpartition("#")
@@ -272,7 +270,7 @@ def _refresh(
     """Bring metadata up to date; if that ``follows`` a commit, entries of files that are listed are taken as true."""
     if not all(spec.kind.is_for_executors for spec in specs):
         spark = None
-    files = _CurrentFiles(table, place, _layout(table, place.table, specs))
+    files = _CurrentFiles(table, place, specs)
     wanted = files.unknown(existing) if follows and existing is not None else files.numbers.keys()
     is_few = follows and len(wanted) <= MOST_ASKED
     folders = [table.files[files.numbers[path]] for path in wanted] if is_few else [files.prefix]
@@ -283,8 +281,10 @@ def _refresh(
     return refresh(store, place.folder, there, files.layout, sources, existing, current)
 
 
-def _layout(table: DatasetTable, name: str, specs: Sequence[IndexSpec]) -> IndexLayout:
-    return layout_for(name, specs, _columns(table), {k: type_ for k, (type_, _) in _partitions(table).items()})
+def _layout(
+    table: DatasetTable, name: str, specs: Sequence[IndexSpec], partitions: Mapping[str, tuple[pa.DataType, Any]]
+) -> IndexLayout:
+    return layout_for(name, specs, _columns(table), {k: type_ for k, (type_, _) in partitions.items()})
 
 
 def _columns(table: DatasetTable) -> dict[str, pa.DataType]:

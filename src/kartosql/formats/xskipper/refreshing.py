@@ -21,7 +21,7 @@ from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.java import JavaStreamError
 from kartosql.formats.xskipper.kinds import KINDS, MIN_MAX, IndexSpec, spark_name
 from kartosql.formats.xskipper.layout import IndexLayout
-from kartosql.formats.xskipper.naming import OBJECT_COLUMN, OWN
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, OWN, VIRTUAL
 from kartosql.formats.xskipper.scans import DataFile, Scan, collect, partition_values
 from kartosql.formats.xskipper.segment import (
     NEWEST,
@@ -359,7 +359,7 @@ def _is_as_wanted(segment: Segment, layout: IndexLayout) -> bool:
     schema = segment.schema
     if schema.version != NEWEST or bool(schema.encryption) or schema.reading not in (None, layout.reading):
         return False
-    if schema.spark_virtual != {name: spark_name(type_) for name, type_ in layout.partitions.items()}:
+    if not _has_partitions(segment, layout):
         return False
     wanted = {(s.name, s.path, s.metadata_column): s for s, _ in layout.indexes}
     found = {(i.name, i.path, i.column): i for i in schema.indexes}
@@ -373,24 +373,31 @@ def _is_as_wanted(segment: Segment, layout: IndexLayout) -> bool:
     return True
 
 
+def _has_partitions(segment: Segment, layout: IndexLayout) -> bool:
+    return segment.schema.spark_virtual == {name: spark_name(type_) for name, type_ in layout.partitions.items()}
+
+
 def _converted(segment: Segment, layout: IndexLayout, current: Current, places: Sequence[int]) -> pa.Table | None:
     """Return entries of a part file in the columns that are wanted, None if it has not all of them."""
     if not segment.schema.version or segment.schema.is_legacy or not places:
         return None  # version 0, and times in another calendar, are read anew
     if segment.schema.reading not in (None, layout.reading):
         return None
-    schema = layout.arrow_schema
-    ids = [segment.ids()[p] for p in places]
+    schema, names, numbers = layout.arrow_schema, segment.ids(), array_of(places, pa.int64())
+    ids = [names[p] for p in places]
     arrays: list[pa.Array] = [array_of(ids, pa.string())]
-    for name, type_ in layout.partitions.items():
-        arrays.append(partition_values([current[i] for i in ids], name, type_))
+    is_same = _has_partitions(segment, layout) and not any(map(pa.types.is_timestamp, layout.partitions.values()))
+    files = [] if is_same else [current[i] for i in ids]
     try:
+        for name, type_ in layout.partitions.items():
+            values = segment.column(VIRTUAL + name).take(numbers).cast(type_) if is_same else None
+            arrays.append(partition_values(files, name, type_) if values is None else values)
         for spec, _ in layout.indexes:
             index = _matching(segment, spec, layout)
             if index is None:
                 return None
             cells = segment.column(index.column, is_large=spec.kind.has_large_cells)
-            cells = spec.kind.recoded(cells.take(array_of(places, pa.int64())), spec)
+            cells = spec.kind.recoded(cells.take(numbers), spec)
             arrays.append(cells.cast(schema.field(spec.metadata_column).type))
     except (OddCells, JavaStreamError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None

@@ -119,6 +119,7 @@ class MetadataStore:
         self._budget = Budget()
         self._rows: dict[str, list[int]] | None = None
         self._sizes: list[int | None] = []
+        self._kinds: set[bool] = set()  # whether part files are about kinds that the original does not know
         self._first_own = 0  # row about kinds that the original does not know
         for name in names:
             self._open_segment(name, keys, table)
@@ -287,9 +288,11 @@ class MetadataStore:
         rows = dict(enumerate(map(self._rows_of, files)))
         skipped = []
         for kind, flags in stages.items():
-            # Several rows of one file in parts of the same indexes should say the same; if not, the file is kept.
-            gone = frozenset(i for i, parts in rows.items() if any(p and not any(flags[n] for n in p) for p in parts))
-            rows = {i: numbers for i, numbers in rows.items() if i not in gone}
+            gone = frozenset[int]()
+            if not all(flags):
+                # Several rows of one file in parts of the same indexes should say the same; if not, the file is kept.
+                gone = frozenset(i for i, ps in rows.items() if any(p and not any(flags[n] for n in p) for p in ps))
+                rows = {i: numbers for i, numbers in rows.items() if i not in gone}
             if gone or kind in asked:
                 skipped.append(Skipped(kind, gone))
         return Selection(len(files), skipped)
@@ -325,8 +328,9 @@ class MetadataStore:
         rows = self._by_id().get(object_id(path, time), [])
         size = known[0] if known else None
         same = rows if size is None else [n for n in rows if self._sizes[n] in (None, size)]
-        kinds = {segment.is_own for segment in self.segments} or {False}
-        return [[n for n in same if (n >= self._first_own) == is_own] for is_own in kinds]
+        if len(self._kinds) < 2:
+            return [same]
+        return [[n for n in same if (n >= self._first_own) == is_own] for is_own in self._kinds]
 
     def _by_id(self) -> dict[str, list[int]]:
         """Return the rows of each indexed object, counted through all part files with readable names."""
@@ -340,7 +344,7 @@ class MetadataStore:
                     at += 1
                 sizes += segment.sizes()
                 self._first_own = self._first_own if segment.is_own else at
-            self._sizes, self._rows = sizes, rows
+            self._sizes, self._rows, self._kinds = sizes, rows, {segment.is_own for segment in self.segments}
         return self._rows
 
 
