@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import kartosql
-from kartosql.errors import ConcurrentCommit
+from kartosql.errors import ConcurrentCommit, KartosqlError
 from kartosql.write import change, document, group, removal
 from serve.load import BUDGET, TOKENS, by_http
 
@@ -84,14 +84,15 @@ def write(shared: Shared, writer: int) -> None:
 
 def read(shared: Shared, reader: int) -> None:
     """Ask for the rows of a writer, as they are and as they were, on new connections and on one that stays."""
-    chance, count = random.Random(100 + reader), 0
+    chance, count, gone = random.Random(100 + reader), 0, 0
     with shared.connect() as stays:
         while not (count and shared.end.is_set()):
             count += 1
             with contextlib.nullcontext(stays) if chance.random() < 0.7 else shared.connect() as con:
                 _look(shared, con, chance.randrange(WRITERS))
                 if chance.random() < 0.2:
-                    _look_back(con, chance)
+                    gone += not _look_back(con, chance)
+    shared.done.put(("versions that went meanwhile", gone))
     shared.done.put(("looks of readers", count))
 
 
@@ -107,11 +108,18 @@ def _look(shared: Shared, con: kartosql.Connection, writer: int) -> None:
     assert not most, f"rows of writer {writer} are there that should not be: {sorted(most)}, {going} to {begun}"
 
 
-def _look_back(con: kartosql.Connection, chance: random.Random) -> None:
+def _look_back(con: kartosql.Connection, chance: random.Random) -> bool:
+    """Ask for a version twice, and return whether it was kept for so long."""
     history = con.sql("SHOW HISTORY FROM t").rows()
     version = chance.choice([row[0] for row in history[: VERSIONS // 2]])
     asked = f"SELECT count(*), sum(n), sum(v) FROM t AT (VERSION => {version})"
-    assert con.sql(asked).rows() == con.sql(f"{asked} WHERE w IS NOT NULL").rows()
+    try:
+        assert con.sql(asked).rows() == con.sql(f"{asked} WHERE w IS NOT NULL").rows()
+    except KartosqlError as e:
+        if e.code != "version-gone":
+            raise
+        return False
+    return True
 
 
 def look_after(shared: Shared, _: int) -> None:
