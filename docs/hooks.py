@@ -71,13 +71,14 @@ _MATRIX = (
     ("attached CSV files", False),
     ("WHERE, GROUP BY, ROLLUP, CUBE, GROUPING SETS, HAVING, ORDER BY, LIMIT, DISTINCT, DISTINCT ON", True),
     ("INNER, LEFT, RIGHT, FULL, SEMI, ANTI and CROSS JOIN, USING, NATURAL", True),
-    ("ASOF and POSITIONAL JOIN", False),
+    ("inner and left ASOF JOIN", True),
+    ("other ASOF JOIN, POSITIONAL JOIN", False),
     ("WITH, derived tables, set operations, EXISTS, IN, correlated subqueries", True),
-    ("WITH RECURSIVE, PIVOT, UNPIVOT", False),
+    ("PIVOT, UNPIVOT, and WITH RECURSIVE from Spark 4.1 on", True),
     ("windows with ROWS frames, and RANGE without an offset; QUALIFY", True),
-    ("RANGE frames with an offset", False),
+    ("RANGE frames with an offset that is a constant", True),
     ("parameters, SET TimeZone, now() and current_date", True),
-    ("floating point numbers as text, quantiles, random numbers", False),
+    ("quantiles, lists in an order, numbers as text, random numbers", True),
 )
 
 

@@ -44,8 +44,9 @@ def test_the_reference_has_every_setting_and_code(site: Path) -> None:
 
 
 def test_the_matrix_of_engines_names_what_spark_answers(site: Path) -> None:
-    from kartosql.engines.spark.portable import functions
+    from kartosql.engines.spark.portable import expressions, functions
 
+    assert expressions.texts.rule is expressions.times.rule is functions.rule  # all rules are known
     text = html.unescape((site / "engines.html").read_text("utf-8"))
     assert {name for name in functions.RULES if f"<code>{name}</code>" not in text} == set()
     assert "<code>sum</code>" in text

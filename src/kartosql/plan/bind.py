@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlglot import exp
@@ -18,7 +18,7 @@ from kartosql.plan.names import NameBinder
 from kartosql.plan.scan import Scan
 from kartosql.plan.scopes import Occurrence, Unknown, Walked
 from kartosql.sql.statements import Select
-from kartosql.sql.tree import Edit, Past, edited, name_parts, past_of, placeholders, span_of, with_masks
+from kartosql.sql.tree import Edit, Past, edited, name_parts, past_of, placeholders, span_of, tokens_of, with_masks
 from kartosql.tables.names import Name, Tables, quote_if_needed, similar
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text.constants import literal, quote
@@ -31,6 +31,18 @@ _INTERNAL = re.compile(r'"?__kartosql_\d+"?\.|\$kartosql_(?:p_(\w+)|(\d+))')
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.ILike, exp.In, exp.Between)
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
+
+
+class PivotValues(NamedTuple):
+    """How a PIVOT that finds its values itself is asked in two steps: edits to the query for them, and their place."""
+
+    query: tuple[Edit, ...]
+    place: int
+
+    def listed(self, values: Sequence[str | None]) -> Edit:
+        """Return the edit that lists the values."""
+        shown = ("NULL" if v is None else literal(v) for v in values)
+        return (self.place, self.place), f" IN ({', '.join(shown)})"
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,28 @@ class BoundQuery:
             tree.args.get("unpivot") or all(isinstance(e, exp.In) for e in tree.expressions)
         )
         return isinstance(tree, exp.Pivot) and not known
+
+    def pivot_values(self) -> PivotValues | None:
+        """Return how the values of such a PIVOT are asked for; None unless they are those of one column."""
+        text, tree, depth, places = self.select.text, self.select.tree, 0, {}
+        columns = [] if tree is None else [e for e in tree.expressions if isinstance(e, exp.Column)]
+        on = span_of(columns[0]) if tree is not None and len(columns) == len(tree.expressions) == 1 else None
+        if on is None:
+            return None
+        for token in tokens_of(text):
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+            if token.start >= on[0]:
+                break
+            if not depth:
+                span = (token.start, token.end + 1)  # of a name with its quotes
+                places[text[slice(*span)].upper().removesuffix("_WIDER")] = span
+        region = (places.get("ON", (0, 0))[0], len(text))
+        if "PIVOT" not in places or any(region[0] <= span[0] for span, _ in self.edits):
+            return None
+        column = text[slice(*on)]
+        head = f"SELECT DISTINCT CAST({column} AS VARCHAR) AS pivot_value FROM"
+        tail = f"WHERE {column} IS NOT NULL ORDER BY pivot_value"
+        return PivotValues(((places["PIVOT"], head), (region, tail)), on[1])
 
     def restore(self, name: str) -> str:
         """Return an output column's name as the user knows it."""

@@ -597,6 +597,10 @@ date_trunc('microsecond', ts)
 hour(dt)
 epoch(dt)
 date_diff('hour', dt2, dt)
+age(dt2, dt)
+ts - ts2
+ts - ts2 > interval 1 day
+dt + (dt2 - ts)
 date_diff('decade', ts2, ts)
 date_part('millennium', ts)
 dt2 + 1
@@ -710,19 +714,19 @@ REFUSED = r"""
 f + d
 u8 // 2::utinyint
 (u8 // 2::utinyint)::tinyint
-g::varchar is null
 s[2:]
 replace(s, w, '#')
 regexp_matches(s, '^\s*$')
-ts - ts2 > interval 1 day
 date_sub('month', dt2, dt)
 to_timestamp(r)
-age(dt2, dt)
 st = st
 l = l
 row(n, s)
 hash(s)
-random() >= 0
+random() between 0 and 0.5
+[ts - ts]
+to_json(ts)
+s->>'$.a.b'
 gcd(n, k)
 even(r)
 bar(r, 0, 10)

@@ -17,7 +17,7 @@ from kartosql.errors import NotPortable
 from sparks import Both, same, unordered
 
 ALL = os.environ.get("KARTOSQL_EVERYDAY") == "all"
-ANSWERED = 184  # of 200
+ANSWERED = 195  # of 200
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_everyday_statements_are_answered_alike(both: Both) -> None:
         except NotPortable:
             met.append(text)  # a value
             continue
-        if "USING SAMPLE" in text:  # at random on both
+        if "USING SAMPLE" in text or "random()" in text:  # at random on both
             assert len(found) == len(wanted)
             continue
         pairs = zip(unordered(wanted), unordered(found), strict=False)
@@ -168,5 +168,4 @@ def test_everyday_statements_are_answered_alike(both: Both) -> None:
             different.append((text, wanted[:3], found[:3]))
     print(f"{len(asked)} asked, {len(different)} different, refused for a value: {met}")
     assert not different
-    values = ("try_cast(note", "list_distinct(tags)", "reverse(name)")
-    assert met == [text for text in asked if any(v in text for v in values)]
+    assert met == [text for text in asked if "list_distinct(tags)" in text]

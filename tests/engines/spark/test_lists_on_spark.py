@@ -76,7 +76,7 @@ REFUSED = {
     "SELECT sum(qty) OVER (ORDER BY ts RANGE BETWEEN INTERVAL 1 MONTH PRECEDING AND INTERVAL 2 DAY FOLLOWING) FROM o": (
         "between months"
     ),
-    "PIVOT o ON status USING sum(qty)": "lists the values",
+    "PIVOT o ON upper(status) USING sum(qty)": "lists the values",
 }
 
 

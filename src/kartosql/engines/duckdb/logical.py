@@ -57,13 +57,14 @@ class Logical:
 
     def __init__(self, statement: DuckStatement) -> None:
         self._statement = statement
+        self._occurrences: dict[tuple[str, str], int] = {}
 
     def plan(self, query: BoundQuery, scan: Scan) -> LogicalPlan:
         """Return the plan of a query over the types of a scan; raises what DuckDB says of it, and ``not-portable``."""
-        statement, occurrences = self._statement, {}
+        statement, occurrences = self._statement, self._occurrences
         scans = {o.occurrence.id: o for o in scan.occurrences}
         with statement.errors(query.select.text):
-            for occurrence in query.occurrences:
+            for occurrence in query.occurrences if not occurrences else ():
                 name = f"{_ROWS}{occurrence.id}"
                 statement.relations.create_table(occurrence, name, scans.get(occurrence.id))
                 occurrences[occurrence.view[0], name] = occurrence.id

@@ -8,6 +8,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,9 +33,10 @@ from kartosql.engines.spark.session import (
 from kartosql.engines.spark.session import translate as error_of
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
-from kartosql.plan.bind import BoundQuery
+from kartosql.plan.bind import BoundQuery, PivotValues
 from kartosql.plan.scan import Scan
 from kartosql.settings import Settings
+from kartosql.sql.tree import Edit
 from kartosql.store import Files
 
 BATCH_ROWS = 100_000
@@ -73,7 +75,9 @@ class SparkStatement:
         self._frame: Any = None  # the answer, in a session of Spark Connect
         self._share: float | None = None
         self._profile = SparkProfile()
+        self._logical = Logical(statement)
         self._translation: Translation | None = None
+        self._pivot: PivotValues | None = None
         self._schema: pa.Schema | None = None
         self._interrupted = self._timed_out = False
         self._open = ExitStack()
@@ -100,13 +104,27 @@ class SparkStatement:
         if collation is not None and str(collation).lower() not in ("binary", "c", "posix"):
             raise NotPortable(f"Spark does not compare texts by the collation {collation!r} as DuckDB does.")
         check_tables(query)
-        logical = Logical(self._statement)
-        plan = logical.plan(query, scan)
+        self._pivot = query.pivot_values() if query.is_pivot else None
+        if query.is_pivot and self._pivot is None:
+            raise NotPortable(
+                "Spark does not answer PIVOT as DuckDB does unless it lists the values.",
+                sql=query.select.text,
+                hint="Write SELECT * FROM t PIVOT (... FOR column IN (...)), or use engine='duckdb' or 'auto'.",
+            )
+        if self._pivot is None:
+            return self._translated(query, scan)
+        self._translated(query, scan, self._pivot.listed([None]))  # what Spark refuses of it hangs on no value
+        return self._translated(query, scan, *self._pivot.query)
+
+    def _translated(self, query: BoundQuery, scan: Scan, *edits: Edit) -> tuple[Translation, pa.Schema]:
+        if edits:
+            query = replace(query.edited(edits), edits=(*query.edits, *edits))
+        plan = self._logical.plan(query, scan)
         try:
             found = translate(
                 plan.tree,
                 {key: _view(id_) for key, id_ in plan.occurrences.items()},
-                logical.fold,
+                self._logical.fold,
                 is_volatile=plan.volatile.__contains__,
                 zone=self._zone,
                 span_of=plan.span_of,
@@ -135,14 +153,13 @@ class SparkStatement:
         return self._moved(query, scan, spark)
 
     def _moved(self, query: BoundQuery, scan: Scan, spark: Any) -> Any:
-        translation, schema = self._translation, self._schema
-        assert translation is not None
-        assert schema is not None
         # What reading depends on comes with it, so that one change is enough; names are written as they are.
         settings = {**READS, **self._spark_settings, "spark.sql.caseSensitive": "true"}
         with self._errors(), configured(spark, settings):
             self._create_views(query, scan, spark)
-            return moved(queried(self._spark, translation.sql).toDF(*schema.names), spark)
+            assert self._translation is not None
+            assert self._schema is not None
+            return moved(queried(self._spark, self._translation.sql).toDF(*self._schema.names), spark)
 
     @property
     def _spark_settings(self) -> Mapping[str, str]:
@@ -168,6 +185,18 @@ class SparkStatement:
         for occurrence in query.occurrences:
             if occurrence.source.data is not None:
                 shown(frames.registered(occurrence.source), _view(occurrence.id))
+        if self._pivot is not None:
+            values = self._values(self._translation.sql)
+            if not values:
+                raise NotPortable("Spark does not answer a PIVOT without values as DuckDB does.")
+            self._translated(query, scan, self._pivot.listed(values))
+
+    def _values(self, text: str) -> list[Any]:
+        """Return the values of the only column of a query."""
+        over_connect = is_connect(self._spark)
+        self._frame = queried(self._spark, text) if over_connect else None
+        with stopping.running(self.interrupt), self._limited():
+            return list((self._over_connect() if over_connect else self._in_classic(text)).column(0).to_pylist())
 
     def stream(
         self, query: BoundQuery, *, ordered: bool = True
@@ -309,20 +338,27 @@ def _view(occurrence: int) -> str:
 def _fitted(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
     if pa.types.is_null(type_):
         return pa.nulls(len(column), type_)
+    if pa.types.is_interval(type_):
+        return pa.chunked_array([_intervals(chunk) for chunk in column.chunks], type_)
     try:
         return column.cast(type_)
     except pa.ArrowNotImplementedError:  # lists of nothing but NULL, of which no type is known
         return pa.array(column.to_pylist(), type_)
 
 
+def _intervals(structs: pa.StructArray) -> pa.Array:
+    """Return intervals of months, days and microseconds as Arrow has them: two numbers of 32 bits and one of 64."""
+    import numpy as np
+
+    made = np.zeros(len(structs), [("months", "i4"), ("days", "i4"), ("nanos", "i8")])
+    for name, part in zip(made.dtype.names or (), structs.flatten(), strict=True):
+        made[name] = part.fill_null(0).to_numpy() * (1000 if name == "nanos" else 1)
+    mask = pa.array(structs.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+    return pa.Array.from_buffers(pa.month_day_nano_interval(), len(made), [mask, pa.py_buffer(made)])
+
+
 def check_tables(query: BoundQuery) -> None:
-    """Raise ``not-portable`` for tables whose files are texts, as readers of CSV differ, and for PIVOT statements."""
-    if query.is_pivot:
-        raise NotPortable(
-            "Spark does not answer PIVOT as DuckDB does unless it lists the values.",
-            sql=query.select.text,
-            hint="Write SELECT * FROM t PIVOT (... FOR column IN (...)), or use engine='duckdb' or 'auto'.",
-        )
+    """Raise ``not-portable`` for tables whose files are texts, as readers of CSV differ."""
     for occurrence in query.occurrences:
         if not all(part.table.has_footers for part in occurrence.source.parts):
             raise NotPortable(

@@ -383,6 +383,9 @@ class Translator:
                     return found
         return self._written(marked)
 
+    def _logical_pivot(self, node: Node) -> SparkRelation:
+        raise NotPortable("Spark does not answer PIVOT with more than 20 values as DuckDB does.")
+
     def _logical_order_by(self, node: Node) -> SparkRelation:
         child = self.builder.unlimited(self._child(node))
         child = replace(child, order=self._aggregates.order_of(node["orders"], child.columns))

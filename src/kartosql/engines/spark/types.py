@@ -158,7 +158,9 @@ _TYPES = {
     # Views hold them in microseconds, and refuse files with more precise ones.
     **dict.fromkeys(("TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"), ("N", "TIMESTAMP_NTZ")),
     "TIMESTAMP WITH TIME ZONE": ("Z", "TIMESTAMP_LTZ"),
-    "INTERVAL": ("y", None),
+    # Spark has none of all three.
+    "INTERVAL": ("y", "STRUCT<months: INT, days: INT, micros: BIGINT>"),
+    "JSON": ("j", "STRING"),
     "LIST": ("l", "ARRAY<{parts}>"),
     "STRUCT": ("S", "STRUCT<{parts}>"),
     "MAP": ("M", "MAP<{parts}>"),
@@ -204,6 +206,8 @@ class Type:
         found = _TYPES.get(self.name, ("?", None))[1]
         if found is None:
             raise NotPortable(f"Spark has no type for the values of {self.name}.")
+        if any(part.kind == "y" for _, part in self.parts):  # which could not be compared as DuckDB does
+            raise NotPortable(f"Spark has no type for the values of {self.sql()}.")
         names = [f"{identifier(name)}: " if self.name == "STRUCT" else "" for name, _ in self.parts]
         parts = ", ".join(name + part.spark() for name, (_, part) in zip(names, self.parts, strict=True))
         return found.format(width=self.width, scale=self.scale, parts=parts)
@@ -219,6 +223,8 @@ def read_type(node: Mapping[str, Any] | None) -> Type:
     if node is None or not isinstance(name, str):
         raise NotPortable("DuckDB does not tell the type of a part of the statement.")
     info = node.get("type_info") or {}
+    if info.get("alias") == "JSON":
+        return Type("JSON")
     if info.get("alias"):
         raise NotPortable(f"Spark has no type for the values of {info['alias']}.")
     if name == "DECIMAL":
@@ -274,7 +280,7 @@ def literal(value: Any, type_: Type) -> str:
         return f"CAST('{decimal.Decimal(value):f}' AS {spark})"
     if name in ("DOUBLE", "FLOAT"):
         return f"CAST('{float(value)!r}' AS {spark})"
-    if name == "VARCHAR":
+    if name in ("VARCHAR", "JSON"):
         return text_literal(value)
     if name == "BLOB":
         return f"X'{value.hex()}'"
@@ -287,6 +293,8 @@ def literal(value: Any, type_: Type) -> str:
     if name == "TIMESTAMP WITH TIME ZONE":
         micros = (value - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)) // dt.timedelta(microseconds=1)
         return f"timestamp_micros({micros})"
+    if name == "INTERVAL":
+        return f"named_struct('months', {value.months}, 'days', {value.days}, 'micros', {value.nanoseconds // 1000}L)"
     if name == "LIST":
         items = ", ".join(literal(v, type_.element) for v in value)
         return f"array({items})" if value else f"CAST(array() AS {spark})"
@@ -304,6 +312,7 @@ REFUSED = "kartosql-not-portable: "
 FAR_DAYS = 36_500_000
 _TWO_63 = "CAST('9223372036854775808' AS DOUBLE)"
 _INTEGER = r"^[-]?[0-9]{1,18}$"
+_NO_NUMBER = r"^[ \\t\\n-\\r]*[^-+.0-9 \\t\\n-\\r]"
 _DECIMAL = r"^[-]?[0-9]{1,15}([.][0-9]{1,15})?$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}( [0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?)?$"
@@ -416,8 +425,10 @@ def _to_decimal(sql: str, target: Type, *, tries: bool) -> str | None:
 def _to_text(sql: str, source: Type) -> str | None:
     if source.kind == "m" and source.scale == source.width:
         return f"replace(CAST({sql} AS STRING), '0.', '.')"  # DuckDB writes no digit that the type has no room for
-    if source.kind in "iuhmb":
+    if source.kind in "iuhmbj":
         return f"CAST({sql} AS STRING)"
+    if source.kind in "fd":
+        return f"transform(array(CAST({sql} AS STRING)), j -> {_FLOAT_TEXT[source.kind]})[0]"
     if source.kind in "DT":
         # Years of more or less than four digits, and those before Christ, are written differently.
         first, last = ("DATE'0001-01-01'", "DATE'9999-12-31'")
@@ -428,13 +439,36 @@ def _to_text(sql: str, source: Type) -> str | None:
     return None
 
 
+def _float_text(digits: int, least: int) -> str:
+    """Return DuckDB's text of a float over Java's, ``j``: fewest digits, and no exponent from -4 to 15.
+
+    Numbers of so few ``digits`` have one text that is read as them; of more Java finds the shortest from 19 on. Of
+    those below ``10 ** least`` it writes two digits where one would do.
+    """
+    exponent, mantissa = "try_cast(regexp_extract(j, 'E(.*)', 1) AS INT)", "regexp_extract(j, '^(.*?)([.]0)?(E|$)', 1)"
+    many = f"length(regexp_replace({mantissa}, '^-?[0.]*|[.]', '')) > {digits}"
+    old = "CAST(2e23D + length(j) * 0 AS STRING) <> '2.0E23'"
+    plain = "regexp_replace(regexp_replace(CAST(CAST(j AS DECIMAL(38,21)) AS STRING), '0+$', ''), '[.]$', '.0')"
+    sign = f"CASE WHEN {exponent} < 0 THEN 'e-' ELSE 'e+' END"
+    return (
+        f"CASE WHEN j IS NULL THEN j WHEN j = 'NaN' THEN 'nan' WHEN j LIKE '%Infinity' THEN replace(j, 'Infinity', "
+        f"'inf') WHEN {many} AND {old} THEN {refuses('a number of so many digits as text before Java 19')} "
+        f"WHEN {exponent} < {least} THEN {refuses('so small a number as text')} "
+        f"WHEN j NOT LIKE '%E%' THEN j WHEN {exponent} BETWEEN -4 AND 15 THEN {plain} ELSE "
+        f"concat({mantissa}, {sign}, CASE WHEN abs({exponent}) < 10 THEN '0' ELSE '' END, abs({exponent})) END"
+    )
+
+
+_FLOAT_TEXT = {"f": _float_text(6, -37), "d": _float_text(15, -307)}
+
+
 def _from_text(sql: str, target: Type, *, tries: bool) -> str | None:
     """Return the cast of texts in the one form that both engines read alike; others are refused when met."""
     pattern = {"i": _INTEGER, "d": _DECIMAL, "D": _DATE, "T": _TIMESTAMP}.get(target.kind)
     if pattern is None or (tries and target.kind != "i"):
         return None
-    # What holds no digit is no number to either.
-    none = f"WHEN NOT {sql} RLIKE '[0-9]' THEN CAST(NULL AS {target.spark()}) " if tries else ""
+    # What holds no digit, or begins with something else, is no number to either.
+    none = f"WHEN {sql} RLIKE '^[^0-9]*$|{_NO_NUMBER}' THEN CAST(NULL AS {target.spark()}) " if tries else ""
     return (
         f"CASE WHEN {sql} IS NULL OR {sql} RLIKE {text_literal(pattern)} "
         f"THEN {'try_cast' if tries else 'CAST'}({sql} AS {target.spark()}) {none}"

@@ -36,6 +36,21 @@ def _of_pairs(otherwise: str) -> str:
     return f"CASE WHEN regr_count({{0}}, {{1}}){{f}} = 0 THEN NULL WHEN {beyond} THEN {refused} ELSE {found} END"
 
 
+def _by_powers(least: int, formula: str) -> str:
+    """Return a statistic of sums of powers; refused where these cancel out, as what is left hangs on their order."""
+    powers = [f"sum({' * '.join(['{0}'] * k)}){{f}} AS s{k}" for k in (1, 2, 3, 4)]
+    sums = ", ".join(["CAST(count({0}){f} AS DOUBLE) AS n", *powers])
+    spread = "(r.s2 - r.s1 * r.s1 / r.n)"
+    refused = refuses("a statistic of numbers that are so large, or so close to each other")
+    return (
+        f"transform(array(struct({sums})), r -> CASE WHEN r.n < {least} OR r.s2 = 0 THEN NULL "
+        f"WHEN NOT r.s4 < 1e150D OR NOT r.s1 * r.s1 / r.n < 100 * {spread} THEN {refused} ELSE {formula} END)[0]"
+    ).replace("SPREAD", spread)
+
+
+_THIRD = "(r.s3 - 3 * r.s2 * r.s1 / r.n + 2 * r.s1 * r.s1 * r.s1 / r.n / r.n)"
+_FOURTH = "(r.s4 - 4 * r.s3 * r.s1 / r.n + 6 * r.s2 * r.s1 * r.s1 / r.n / r.n - 3 * power(r.s1, 4) / r.n / r.n / r.n)"
+_KURTOSIS = f"((r.n + 1) * r.n * {_FOURTH} / (SPREAD * SPREAD) - 3 * (r.n - 1)) * (r.n - 1) / ((r.n - 2) * (r.n - 3))"
 # Per name and kinds: the template over {0}; {w} is it widened, {f} stands for FILTER or OVER, {d} for DISTINCT.
 _TEMPLATES: tuple[tuple[str, str, str], ...] = (
     ("count_star count", "", "count(*){f}"),
@@ -53,6 +68,8 @@ _TEMPLATES: tuple[tuple[str, str, str], ...] = (
     ("stddev_pop", "[dihumf]", _statistic("stddev_pop")),
     ("var_samp variance", "[dihumf]", _statistic("var_samp")),
     ("var_pop", "[dihumf]", _statistic("var_pop")),
+    ("skewness", "d", _by_powers(3, f"sqrt(r.n * (r.n - 1)) / (r.n - 2) / r.n * {_THIRD} / power(SPREAD / r.n, 1.5)")),
+    ("kurtosis", "d", _by_powers(4, _KURTOSIS)),
     ("covar_pop covar_samp regr_intercept regr_r2", "dd", _of_pairs("NULL")),
     ("corr regr_slope", "dd", _of_pairs("CAST('NaN' AS DOUBLE)")),
     ("regr_count", "..", "{name}({0}, {1}){f}"),
@@ -221,7 +238,8 @@ def _by_rule(name: str, args: Sequence[SparkExpression], where: str, distinct: s
     kinds = "".join(a.type.kind for a in args)
     for known, pattern, text in _RULES:
         if known == name and pattern.fullmatch(kinds):
-            if distinct and kinds and name.startswith(("stddev", "var", "covar", "corr", "regr")):
+            of_floats = ("stddev", "var", "covar", "corr", "regr", "skew", "kurt")
+            if distinct and (kinds in ("y", "j") or name.startswith(of_floats)):
                 return None
             widened = _widened(args[0]) if args else ""
             return text.format(*(a.sql for a in args), f=where, d=distinct, w=widened, name=name)

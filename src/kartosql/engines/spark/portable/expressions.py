@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kartosql.engines.spark.portable import texts, times  # noqa: F401 - what their rules are about is answered
 from kartosql.engines.spark.portable.functions import render
 from kartosql.engines.spark.portable.lists import FILTERS, LAMBDAS, REDUCES, lambda_call, parameters
 from kartosql.engines.spark.types import (
@@ -44,6 +45,7 @@ _COMPARISONS = {
     "COMPARE_DISTINCT_FROM": "IS DISTINCT FROM",
     "COMPARE_NOT_DISTINCT_FROM": "IS NOT DISTINCT FROM",
 }
+_RANDOM = "rand()"
 _BETWEEN = "__between"  # what DuckDB 2.0.1 makes of most of them, and 2.0.0 of few
 _BY_NAME = frozenset({*_COMPARISONS.values(), "!="})
 _ORDERLESS = frozenset({"list_sort", "array_sort", "list_reverse_sort", "len", "length", "list_contains", "list_aggr"})
@@ -89,8 +91,7 @@ class Expressions:
                 raise value
             if isinstance(value, Exception):
                 raise NotPortable(f"Spark fails elsewhere than DuckDB on a constant that has no value: {value}")
-            # Intervals are no values to Spark; the functions that move times take them apart.
-            return SparkExpression("" if type_.kind == "y" else literal(value, type_), type_, value)
+            return SparkExpression(literal(value, type_), type_, value)
         if kind in ("BOUND_REF", "BOUND_COLUMN_REF"):
             column = columns[node.get("index", 0) if kind == "BOUND_REF" else node["binding"].get("column_index", 0)]
             return SparkExpression(column.sql, column.type)
@@ -102,7 +103,10 @@ class Expressions:
         if kind == "BOUND_OPERATOR":
             return self._operator(node, columns)
         if kind == "BOUND_FUNCTION":
-            return self._function(node, columns)
+            found = self._function(node, columns)
+            if found.sql.count(_RANDOM) > _volatile(node):  # written twice they are two numbers
+                raise NotPortable("Spark does not answer random() in such an expression as DuckDB does.")
+            return found
         raise NotPortable(f"Spark has nothing like {_shown(kind)} as DuckDB has it.")
 
     def _case(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
@@ -136,9 +140,10 @@ class Expressions:
         operator = _COMPARISONS.get(comparison, comparison)
         if operator not in _BY_NAME:
             raise NotPortable(f"Spark has nothing like {_shown(comparison)} as DuckDB has it.")
-        if left.type != right.type or left.type.kind not in COMPARABLE:
+        if left.type != right.type or left.type.kind not in COMPARABLE + "y":
             raise NotPortable(f"Spark does not compare values of the type {left.type.sql()} as DuckDB does.")
-        return f"({left.sql} {operator} {right.sql})"
+        a, b = (times.length(v.sql) if v.type.kind == "y" else v.sql for v in (left, right))
+        return f"({a} {operator} {b})"
 
     def _function(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         name = node["qname"]["path"][-1]
@@ -184,6 +189,12 @@ class Expressions:
         body = f"CAST({self._of_type(function['lambda_expr'], result, scope)} AS {result.spark()})"
         shown = f"{names[0] if len(names) == 1 else f'({names[0]}, {names[1]})'} -> {body}"
         return SparkExpression(f"({lambda_call(name, list_.sql, shown, type_, initial)})", type_)
+
+
+def _volatile(node: Node) -> int:
+    """Return how often a random number is asked for in an expression."""
+    own = node.get("expression_class") == "BOUND_FUNCTION" and node["qname"]["path"][-1] == "random"
+    return own + sum(map(_volatile, _children(node)))
 
 
 def _comparisons(between: Node) -> Node:

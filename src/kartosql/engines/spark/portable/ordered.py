@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
 from kartosql.engines.spark.types import COMPARABLE, SparkExpression, refuses
 
@@ -32,8 +33,16 @@ def ordered(
         return _mode(args[0].sql, where)
     if orders or distinct:
         return None
-    if name in ("arg_max", "max_by", "arg_min", "min_by") and len(args) == 2 and args[1].type.kind in COMPARABLE:
+    if name in ("arg_max", "max_by", "arg_min", "min_by") and len(args) > 1 and args[1].type.kind in COMPARABLE:
+        if len(args) == 3:
+            return _extremes(args[0], args[1], args[2].value, where, greatest="max" in name)
         return _extreme(args[0], args[1], where, greatest="max" in name)
+    if name in ("max", "min") and len(args) == 2:
+        return _first_of(f"sort_array(collect_list({args[0].sql}){_filter(*where)}, {name == 'min'})", args[1].value)
+    if name == "histogram" and len(args) == 1 and args[0].type.kind not in "fd":
+        return _HISTOGRAM.format(f"array_sort(collect_list({args[0].sql}){_filter(*where)})")
+    if name == "product":
+        return _PRODUCT.format(f"collect_list({args[0].sql}){_filter(*where)}", refused=refuses(_OVER))
     if name in _CONTINUOUS + _DISCRETE:
         return _quantiles(name, args, where)
     return None
@@ -91,6 +100,43 @@ def _extreme(value: SparkExpression, key: SparkExpression, where: Sequence[str],
     a, b = (f"CAST({s} AS STRING)" if value.type.kind in "fd" else s for s in (most, least))
     several = refuses("several rows with the greatest or least value")
     return f"CASE WHEN {a} <> {b} THEN {several} ELSE {most} END"
+
+
+def _first_of(rows: str, count: Any) -> str | None:
+    known = isinstance(count, int) and 0 < count < 1_000_000
+    return f"CASE WHEN size({rows}) > 0 THEN slice({rows}, 1, {count}) END" if known else None
+
+
+def _extremes(
+    value: SparkExpression, key: SparkExpression, count: Any, where: Sequence[str], *, greatest: bool
+) -> str | None:
+    """Return the values of some rows with the greatest or least keys, where it does not matter which come first."""
+    descending = _descending(key.sql, key.type.kind)
+    of = [(key.sql, not greatest), (descending, greatest)]
+    rows = _filter(*where, f"{value.sql} IS NOT NULL", f"{key.sql} IS NOT NULL")
+    sorted_ = [f"sort_array(collect_list(struct({k} AS k, {value.sql} AS v)){rows}, {up})" for k, up in of]
+    found = [_first_of(f"transform({s}, e -> e.v)", count) for s in sorted_]
+    if found[0] is None:
+        return None
+    a, b = (f"CAST({f} AS ARRAY<STRING>)" if value.type.kind in "fd" else f for f in found)
+    several = refuses("several rows with the greatest or least value")
+    return f"CASE WHEN {a} <> {b} THEN {several} ELSE {found[0]} END"
+
+
+# Of a sorted list, once written: where each value begins, and how far it is to the next one.
+_HISTOGRAM = (
+    "transform(array({}), l -> CASE WHEN size(l) > 0 THEN transform(array(filter(sequence(0, size(l) - 1), "
+    "i -> i = 0 OR l[i] <> l[greatest(i - 1, 0)])), s -> map_from_entries(transform(s, (b, i) -> "
+    "struct(l[b], coalesce(get(s, i + 1), size(l)) - b))))[0] END)[0]"
+)
+# In any order, unless what is left out of range on the way hangs on it.
+_OVER = "a product of numbers that are so large or small"
+_PRODUCT = (
+    "transform(array({}), l -> CASE WHEN size(l) = 0 THEN NULL "
+    "WHEN aggregate(l, 1D, (a, e) -> a * greatest(abs(e), 1D)) > 1e300D "
+    "OR aggregate(l, 1D, (a, e) -> a * CASE WHEN e = 0 THEN 1D ELSE least(abs(e), 1D) END) < 1e-300D "
+    "THEN {refused} ELSE aggregate(l, 1D, (a, e) -> a * e) END)[0]"
+)
 
 
 def _mode(value: str, where: Sequence[str]) -> str:
