@@ -31,8 +31,7 @@ Reports = Mapping[str, Report]
 
 def table_of(rows: Iterable[Report], columns: Mapping[str, pa.DataType]) -> pa.Table:
     """Return what was done as a table, one row for each report."""
-    listed = list(rows)
-    return pa.table({name: pa.array([row.get(name) for row in listed], type_) for name, type_ in columns.items()})
+    return pa.Table.from_pylist(list(rows), schema=pa.schema(columns))
 
 
 def by_dataset(found: Reports, columns: Mapping[str, pa.DataType]) -> pa.Table:

@@ -70,12 +70,9 @@ def table_of(items: Iterable[Any], kind: type) -> pa.Table:
         "bool": pa.bool_(),
         "tuple[str, ...]": pa.list_(pa.string()),
     }
-    rows = list(items)
-    columns = {
-        f.name: ([getattr(row, f.name) for row in rows], types[str(f.type).removesuffix(" | None")])
-        for f in fields(kind)
-    }
-    return pa.table({name: pa.array(*column) for name, column in columns.items()})
+    columns = {f.name: types[str(f.type).removesuffix(" | None")] for f in fields(kind)}
+    rows = [{name: getattr(item, name) for name in columns} for item in items]
+    return pa.Table.from_pylist(rows, schema=pa.schema(columns))
 
 
 CELL, WIDE = 60, 200  # columns of a terminal that a cell and another text take at most
