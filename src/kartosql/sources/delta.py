@@ -30,7 +30,6 @@ from kartosql.sources.folder_table import FolderTable, FooterShapes
 from kartosql.store import Store
 from kartosql.store.keys import check_key
 from kartosql.store.urls import is_below
-from kartosql.tables.names import Name
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import Deletes, Part, Plain, Table, exposed
 from kartosql.text.types import type_name
@@ -151,7 +150,7 @@ class DeltaSource(OneTable):
         self.file_indexes = FileIndexes(location, options.text("metadata"), self._present)
         self._mount()
         self._version = version if moment is None else self._log.version_at(moment)
-        self.find(())
+        self._at()
 
     def _mount(self) -> None:
         """Give the files keys of their own; what was remembered of others is about another table."""
@@ -161,10 +160,7 @@ class DeltaSource(OneTable):
         self._vectors: dict[tuple[Any, ...], pa.Array] = {}
         self._made.clear()
 
-    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table as of now, as a version or at a time; raises what ``Log`` raises."""
-        if rest:
-            return None
+    def _at(self, as_of: str | int | None = None) -> Table:
         with self._lock:
             version = self._version if as_of is None else as_of
             if isinstance(version, str):

@@ -51,9 +51,13 @@ class OneTable(Attachment):
         """Return its name and what it is."""
         return [((self._location.name,), self.described)]
 
-    @abstractmethod
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table as of now, as a version or at a time."""
+        """Return the table as of now, as a version or at a time; it has no tables below it."""
+        return None if rest else self._at(as_of)
+
+    @abstractmethod
+    def _at(self, as_of: str | int | None = None) -> Table:
+        """Return the table as of now, as a version or at a time; raises what is wrong with it."""
 
     def skipping_indexes(self) -> SkippingIndexWriter[Any]:
         """Return the skipping indexes of the table as of now."""
@@ -62,9 +66,7 @@ class OneTable(Attachment):
         return TableIndexes(self._location.name, self._present(), self.file_indexes)
 
     def _present(self) -> FolderTable:
-        found = self.find(())
-        assert found is not None
-        return files_of(found)
+        return files_of(self._at())
 
 
 def files_of(source: Table) -> FolderTable:
@@ -104,7 +106,7 @@ class Folder(OneTable):
         try:
             if self._only is None and (error := _foreign_above(self._store)) is not None:
                 raise error
-            self.find(())
+            self._at()
         except BaseException:
             self.close()
             raise
@@ -145,10 +147,7 @@ class Folder(OneTable):
     def _settle(self) -> None:
         settle(self._listed)
 
-    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table as of now; raises ``no-files`` and what is wrong with the files."""
-        if rest:
-            return None
+    def _at(self, as_of: str | int | None = None) -> Table:
         if as_of is not None:
             raise no_versions(self._location.name)
         with self._lock:

@@ -34,7 +34,6 @@ from kartosql.sources.folder import OneTable, open_folder
 from kartosql.sources.folder_table import FolderTable, FooterShapes
 from kartosql.store import Store
 from kartosql.store.keys import check_key
-from kartosql.tables.names import Name
 from kartosql.tables.statistics import ColumnBounds, is_told
 from kartosql.tables.table import Deletes, KeyDeletes, Part, Plain, Table, exposed
 from kartosql.text.secrets import harmless
@@ -90,15 +89,12 @@ class IcebergTable(OneTable):
         try:
             if self._identifier is None:
                 self._open(self._location.url.rstrip("/"))
-            self.find(())
+            self._at()
         except BaseException:
             self.close()
             raise
 
-    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
-        """Return the table as of its newest snapshot, a time or the number of a snapshot."""
-        if rest:
-            return None
+    def _at(self, as_of: str | int | None = None) -> Table:
         wanted, moment = self._snapshot, self._moment
         if as_of is not None:
             wanted, moment = (as_of, None) if isinstance(as_of, int) else (None, times.asked(as_of))
