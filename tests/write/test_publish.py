@@ -422,7 +422,7 @@ def test_bounds_of_several_row_groups_are_those_of_the_file():
     )
     found = per_file(known, [7, 6, 5, 4])
     assert found == FileBounds((None, None, 9, 11), (None, 0, None, 1), (None, 2, None, 5))
-    assert found.bounds(str, lambda v: None if v == 2 else str(v)) == [[None, None, None, "1"], [None, None, None, "5"]]
+    assert found.bounds(str, lambda v: None if v == 2 else str(v)) == [(None, None, None, "1"), (None, None, None, "5")]
     assert per_file(known, []) == FileBounds((), (), ())
 
 

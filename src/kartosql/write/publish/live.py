@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -15,7 +15,6 @@ from kartosql.store import Store
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.text.types import type_name
 
-_T = TypeVar("_T")
 MAX_BOUND = 64  # characters of a text; longer ones are not told
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 MAX_TOLD = 32  # columns of which bounds are told
@@ -28,17 +27,14 @@ class FileBounds(NamedTuple):
     low: Sequence[Any]
     high: Sequence[Any]
 
-    def bounds(
-        self, write_low: Callable[[Any], _T | None], write_high: Callable[[Any], _T | None]
-    ) -> list[list[_T | None]]:
-        """Return lower and upper bounds as they are written, None for both where one of them is not."""
-        if None in self.low:
-            write_low, write_high = _unless_none(write_low), _unless_none(write_high)
-        low, high = [*map(write_low, self.low)], [*map(write_high, self.high)]
-        if None in low or None in high:
-            pairs = [(None, None) if None in pair else pair for pair in zip(low, high, strict=True)]
-            low, high = [one for one, _ in pairs], [other for _, other in pairs]
-        return [low, high]
+    def bounds(self, *write: Callable[[Any], Any]) -> Sequence[Sequence[Any]]:
+        """Return lower and upper bounds as two functions write them, None for both where one of them is not known."""
+        both = zip(write, (self.low, self.high), strict=True)
+        found = [[None if value is None else text(value) for value in values] for text, values in both]
+        if any(None in values for values in found):
+            pairs = [(None, None) if None in pair else pair for pair in zip(*found, strict=True)]
+            return [*zip(*pairs, strict=True)]
+        return found
 
 
 @dataclass(frozen=True)
@@ -104,10 +100,6 @@ def per_file(known: ColumnBounds, files: Sequence[int]) -> FileBounds:
     if -1 in columns[0]:
         columns[0] = tuple([None if nulls == -1 else nulls for nulls in columns[0]])
     return FileBounds(*columns)
-
-
-def _unless_none(write: Callable[[Any], _T | None]) -> Callable[[Any], _T | None]:
-    return lambda value: None if value is None else write(value)
 
 
 def _both(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
