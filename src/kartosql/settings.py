@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from kartosql.errors import SqlError, UsageError, did_you_mean, quoted
 from kartosql.text.escape import is_unicode
-from kartosql.user_cache import OFF
 
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*(b?|[kmgt]i?b?)\s*", re.IGNORECASE | re.ASCII)
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*")
@@ -101,6 +100,8 @@ _yes_or_no = where(
 
 
 def _cache(value: Any) -> Any:
+    from kartosql.user_cache import OFF  # not at the top: a prompt waits for what it imports
+
     if value is False or (isinstance(value, str) and value.lower() in (OFF, "false")):
         return OFF
     return os.path.abspath(os.path.expanduser(_text(os.fspath(value) if isinstance(value, os.PathLike) else value)))

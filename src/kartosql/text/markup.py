@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Container, Iterable, Sequence
 
 from kartosql.text.escape import escaped
@@ -21,7 +20,9 @@ STYLE = (
 
 def text(value: object) -> str:
     """Return a text for HTML: on one line, control and bidi characters shown as escapes, markup escaped."""
-    return html.escape(escaped(str(value)))
+    from html import escape  # not at the top: a prompt waits for what it imports
+
+    return escape(escaped(str(value)))
 
 
 def code(value: object) -> str:

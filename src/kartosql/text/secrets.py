@@ -8,21 +8,21 @@ from typing import Any
 
 HIDDEN = "***"
 _SHORTEST = 4  # what is shorter would be found everywhere
+# Patterns are compiled when a text first needs them, which few do: all of them take 7 ms.
 # Up to a blank, a double quote or the next URL of a chain; names in brackets are addresses of version 6.
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://((?:\[[0-9A-Fa-f:.]*\]|(?!::)[^\s\"<>])*)")
-_AUTHORITY = re.compile(r"[^/?#]*")
-_PORT = re.compile(r":(?!\d*(?:[/?#,.'\])]|$))")  # a colon with something else than a port behind it
+_URL = r"([A-Za-z][A-Za-z0-9+.-]*)://((?:\[[0-9A-Fa-f:.]*\]|(?!::)[^\s\"<>])*)"
+_PORT = r":(?!\d*(?:[/?#,.'\])]|$))"  # a colon with something else than a port behind it
 _TOKENS = ("http", "https", "ftp", "git")  # schemes with one secret before the @, where others have names there
-_QUERY = re.compile(r"(?<==)[^&;#\s\"]+?(?=['\").,\]}]*(?:[&;#\s]|$))")
+_QUERY = r"(?<==)[^&;#\s\"]+?(?=['\").,\]}]*(?:[&;#\s]|$))"
 _NAME = (
     r"account_?key|shared_?access_?key|shared_?access_?signature|aws_?secret_?access_?key|secret(?:_?access)?_?key"
     r"|client_?secret|secret|passwd|password|pwd|(?:access_?|refresh_?|session_?|sas_?|security_?)?token|api_?key"
     r"|x-amz-(?:signature|security-token|credential)|connection_?string|credentials?|sig"
 )
 # Not behind a slash: folders of partitions have names and values, too.
-_ASSIGNED = re.compile(rf"(?<![\w/])(?:{_NAME})=([^&;,\s'\"]+)", re.IGNORECASE)
-_MAPPED = re.compile(rf"(['\"])(?:{_NAME}|key)\1\s*:\s*(['\"])((?:(?!\2)[^\\]|\\.)+)\2", re.IGNORECASE)
-_SECRET_NAME = re.compile(rf"(?:.*[_-])?(?:{_NAME}|key|sas|auth(?:orization)?)", re.IGNORECASE)
+_ASSIGNED = rf"(?i)(?<![\w/])(?:{_NAME})=([^&;,\s'\"]+)"
+_MAPPED = rf"(?i)(['\"])(?:{_NAME}|key)\1\s*:\s*(['\"])((?:(?!\2)[^\\]|\\.)+)\2"
+_SECRET_NAME = rf"(?i)(?:.*[_-])?(?:{_NAME}|key|sas|auth(?:orization)?)"
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
@@ -57,7 +57,7 @@ def secrets_in(options: Any, *, named: bool = False) -> Iterator[str]:
             yield text
     elif isinstance(options, Mapping):
         for name, value in options.items():
-            secret = named or _SECRET_NAME.fullmatch(str(name)) is not None
+            secret = named or re.fullmatch(_SECRET_NAME, str(name)) is not None
             yield from secrets_in(value, named=secret)
     elif isinstance(options, list | tuple):
         for value in options:
@@ -79,18 +79,17 @@ def _spans(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
     for secret in secrets:
         yield from (m.span() for m in re.finditer(re.escape(secret), text))
     if "=" in text or ":" in text:
-        yield from (m.span(1) for m in _ASSIGNED.finditer(text))
-        yield from (m.span(3) for m in _MAPPED.finditer(text))
+        yield from (m.span(1) for m in re.finditer(_ASSIGNED, text))
+        yield from (m.span(3) for m in re.finditer(_MAPPED, text))
     if "://" in text:
-        for match in _URL.finditer(text):
+        for match in re.finditer(_URL, text):
             yield from _spans_of_url(match[1].lower(), match[2], match.start(2))
 
 
 def _spans_of_url(scheme: str, rest: str, start: int) -> Iterator[tuple[int, int]]:
-    authority = _AUTHORITY.match(rest)
-    assert authority is not None
-    at = authority[0].rfind("@")
-    if ":" in authority[0][: max(at, 0)] or (at < 0 and _PORT.search(authority[0])):
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    at = authority.rfind("@")
+    if ":" in authority[: max(at, 0)] or (at < 0 and re.search(_PORT, authority)):
         at = rest.rfind("@")  # a password that nobody encoded may hold anything
     if at > 0 and (":" in rest[:at] or scheme in _TOKENS):
         yield start, start + at
@@ -100,7 +99,7 @@ def _spans_of_url(scheme: str, rest: str, start: int) -> Iterator[tuple[int, int
     if begin < 0:
         return
     found = False
-    for value in _QUERY.finditer(rest, begin):
+    for value in re.compile(_QUERY).finditer(rest, begin):
         found = True
         yield start + value.start(), start + value.end()
     if not found and query >= 0 and "=" not in rest[query:]:
