@@ -76,11 +76,11 @@ def test_java_names_files_in_utf8_whatever_the_locale(monkeypatch: pytest.Monkey
     if name is not None:
         monkeypatch.setenv(name, "C")
     before = dict(os.environ)
-    with sessions._environment():
+    with sessions._environment(sessions._started_with()):
         assert os.environ["LC_ALL"] == "C.UTF-8"
     assert dict(os.environ) == before
     monkeypatch.setenv("LC_ALL", "de_DE.utf8")
-    with sessions._environment():
+    with sessions._environment(sessions._started_with()):
         assert os.environ["LC_ALL"] == "de_DE.utf8"
 
 
@@ -171,3 +171,22 @@ def test_what_fails_while_warming_is_told_by_who_needs_it(cold: Any, monkeypatch
     with warming(cold):
         pass
     assert failed == [cold]
+
+
+def test_a_client_without_spark_is_imported_with_a_home(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of 4.2.0 ends the process without one."""
+    seen, find, load = [], sessions.importlib.util.find_spec, sessions.importlib.import_module
+
+    def loaded(name: str, package: str | None = None) -> Any:
+        if name != "pyspark.sql.connect.session":
+            return load(name, package)
+        return seen.append("SPARK_HOME" in os.environ)
+
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setattr(
+        sessions.importlib.util, "find_spec", lambda name, *of: None if name == "pyspark.core" else find(name, *of)
+    )
+    monkeypatch.setattr(sessions.importlib, "import_module", loaded)
+    assert sessions._pyspark().__name__ == "SparkSession"
+    assert seen == [True]
+    assert "SPARK_HOME" not in os.environ

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import importlib.util
 import os
 import re
@@ -258,6 +259,11 @@ def _pyspark() -> Any:
         # It says each now and then that it does not support a new pandas yet, which is not used here.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         from pyspark.sql import SparkSession
+
+        if importlib.util.find_spec("pyspark.core") is None:
+            # That of 4.2.0 ends the process where it finds no Spark, as it imports its own tests.
+            with _environment({"SPARK_HOME": os.environ.get("SPARK_HOME", "")}):
+                importlib.import_module("pyspark.sql.connect.session")
     except ImportError:
         raise missing_pyspark() from None
     return SparkSession
@@ -275,7 +281,7 @@ def _start(master: str, memory: str | None) -> SparkSession:
         conf.set(name, value)
     log = os.path.join(folder, "driver.log")
     try:
-        with open(log, "wb") as sink, _environment():
+        with open(log, "wb") as sink, _environment(_started_with()):
             gateway = launch_gateway(conf, {"stdout": sink, "stderr": sink})
             context = SparkContext(conf=conf, gateway=gateway)
             spark = _pyspark().builder.getOrCreate()
@@ -310,14 +316,18 @@ def _local_settings(master: str, memory: str | None, folder: str) -> dict[str, s
     }
 
 
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
+def _started_with() -> dict[str, str]:
     """Let Python workers be this interpreter, unless the user chose another one, and names of files be UTF-8."""
     wanted = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
     said = next((os.environ[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(n)), "")
     if sys.platform == "linux" and not said.lower().replace("-", "").endswith("utf8"):
         # In other locales Java does not find files whose names have letters beyond ASCII.
         wanted["LC_ALL"] = "C.UTF-8"
+    return wanted
+
+
+@contextlib.contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
