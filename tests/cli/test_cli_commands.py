@@ -86,6 +86,7 @@ def test_writing_is_switched_on_and_off(run, tmp_path):
     assert (tmp_path / "d").is_dir()
 
 
+@pytest.mark.process
 def test_commands_of_the_system_are_run_in_the_folder(run, cube, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "inner").mkdir()
