@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kartosql.errors import FormatError
+from kartosql.formats import odf
 from kartosql.formats.odf import hashes
 from kartosql.formats.odf.blocks import Block, read_block, write_block
 from kartosql.formats.odf.manifest import DatasetSnapshot, from_manifest, parse_text, to_json, to_yaml
@@ -229,6 +230,12 @@ def test_strange_manifests_give_a_block_or_an_error_of_ours() -> None:
         assert parse_text(to_json(block)) == block
         read += 1
     assert read > 100
+
+
+def test_names_of_the_package_are_there() -> None:
+    assert all(callable(getattr(odf, name)) for name in odf.__all__)
+    with pytest.raises(AttributeError):
+        _ = odf.nothing
 
 
 def test_seeds_have_ids() -> None:
