@@ -145,6 +145,15 @@ class Version:
         return hash(self.token)
 
 
+def link_error(key: str) -> FormatError:
+    """Return the error about a file that is a link, or lies behind one."""
+    return FormatError(
+        f"The file {key!r} is a link or lies behind one that leaves its dataset.",
+        code="unsafe-key",
+        hint="Replace the link by the file itself.",
+    )
+
+
 class Stamp(NamedTuple):
     """The identity of a local file and of its last change."""
 

@@ -31,6 +31,7 @@ from kartosql.store.keys import (
     Unsupported,
     Version,
     check_key,
+    link_error,
     side_folder,
 )
 from kartosql.store.urls import admit_folders, filesystem_of, is_encodable, may_begin, no_answer, protocols_of, way_out
@@ -242,7 +243,7 @@ class Store:
         """Return the absolute local path of ``key``; links that leave the dataset are refused."""
         path = self._local_path(key)
         if os.path.islink(path):
-            raise _link_error(key)
+            raise link_error(key)
         return path
 
     def _local_path(self, key: str) -> str:
@@ -263,7 +264,7 @@ class Store:
             if folder in self._safe_dirs:
                 continue
             if os.path.islink(folder) and not (os.path.realpath(folder) + os.sep).startswith(inside):
-                raise _link_error(key)
+                raise link_error(key)
             self._safe_dirs.add(folder)
 
     # -- reading -------------------------------------------------------------------------
@@ -430,7 +431,7 @@ class Store:
                 if stat.S_ISDIR(mode):
                     raise KeyError(key)
                 problem = FormatError(f"{key}: it is no regular file", code="unsafe-key")
-                raise _link_error(key) if stat.S_ISLNK(mode) else problem
+                raise link_error(key) if stat.S_ISLNK(mode) else problem
             found[key] = Stamp(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         return found
 
@@ -671,14 +672,6 @@ def changed_file(name: str) -> FormatError:
     """Return the error about a file that was written anew while it was read."""
     hint = "Files of datasets never change; run the statement again."
     return FormatError(f"{name}: it was written anew while it was read", code="corrupt-file", hint=hint)
-
-
-def _link_error(key: str) -> FormatError:
-    return FormatError(
-        f"The file {key!r} is a link or lies behind one that leaves its dataset.",
-        code="unsafe-key",
-        hint="Replace the link by the file itself.",
-    )
 
 
 class Mounts:
