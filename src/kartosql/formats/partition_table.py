@@ -31,6 +31,10 @@ class Variant:
     names: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
 
+    def stored(self, column: str) -> str | None:
+        """Return the name that the files give to a column, None if they lack it."""
+        return self.names.get(column, column) if self.types is None or column in self.types else None
+
 
 TAG = b"kartosql.tag"  # in the metadata of a field inside of another one
 

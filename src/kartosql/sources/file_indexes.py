@@ -12,31 +12,37 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, KartosqlError, SqlError, UsageError, reraise
+from kartosql.errors import FormatError, KartosqlError, SqlError, UsageError
+from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex
-from kartosql.formats.partition_table import PartitionTable
+from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.formats.segments import FILES, Segment, SegmentedIndex, digest_of, key_type, stamps_as_bytes
-from kartosql.formats.xskipper.domain import ColumnType, OddCells, keys_of
+from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned
 from kartosql.indexes.metadata_terms import column_type
 from kartosql.parquet import MAX_FOOTER, read_footer
 from kartosql.sources.attachments import AttachLocation
 from kartosql.sources.folder_table import FolderTable
 from kartosql.store import Store
-from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import SIDE_FOLDER, OutcomeUnknown, PreconditionFailed
 from kartosql.store.urls import is_local_url, path_of
 from kartosql.tables.table import Table, file_table
 from kartosql.text.constants import quote
 from kartosql.text.secrets import redacted
-from kartosql.text.types import in_sql_names, type_name
+from kartosql.text.types import type_name
 from kartosql.write.document import attempts
 from kartosql.write.indexing import KEYS, distinct
-from kartosql.write.inputs import invalid_data
+from kartosql.write.inputs import invalid_data, keys_for
 from kartosql.write.layout import is_index_type
+
+if TYPE_CHECKING:
+    from kartosql.write.operation import Operation
 
 VERSION = 1
 GROUP_ROWS = 1 << 14  # pairs in a row group, which is what a lookup reads
@@ -45,6 +51,8 @@ SMALL, MOST_SMALL = 1_000_000, 8  # segments of fewer pairs, of which more are m
 ROUNDS = 5  # to index files while somebody else removes some of them
 _NAME = re.compile(r"[0-9a-f]{32}\.parquet")
 Rows = Callable[[str, Table], Iterable[pa.RecordBatch]]  # those of a query over a table
+# Of a column of some files of a table: keys with the numbers of the files, sorted.
+Pairs = Callable[[FolderTable, str, ColumnType, Sequence[int]], Iterator[pa.Table]]
 
 
 class Listed(NamedTuple):
@@ -176,9 +184,16 @@ class FileIndexes:
             files = replace(files, skipping=skipping)
         return replace(source, parts=(replace(part, table=files), *others)), known
 
-    def located(self, file: str) -> tuple[Store, str]:
-        """Return the store of a file of the table, and its key there."""
-        return self._location.mounts.place(file)
+    def places(
+        self, table: FolderTable, files: Sequence[int]
+    ) -> Iterator[tuple[Variant, Store, list[tuple[int, str]]]]:
+        """Yield files, by their positions, that are read alike and are in one store, with their keys there."""
+        for variant in table.variants(files):
+            found: dict[int, tuple[Store, list[tuple[int, str]]]] = {}
+            for file in variant.files:
+                store, key = self._location.mounts.place(table.files[file])
+                found.setdefault(id(store), (store, []))[1].append((file, key))
+            yield from ((variant, *own) for own in found.values())
 
     def skipping(self, seen: str | None) -> MetadataStore:
         """Return the metadata of skipping indexes as of a change that was ``seen``; None opens them anew."""
@@ -188,18 +203,23 @@ class FileIndexes:
 
     # -- what is built -----------------------------------------------------------------------
 
-    def create(self, columns: Sequence[str], rows: Rows, memory: int, grace: dt.timedelta) -> list[dict[str, Any]]:
+    def create(
+        self, columns: Sequence[str], rows: Rows, operation: Operation, grace: dt.timedelta
+    ) -> list[dict[str, Any]]:
         """Index the files that indices of some columns have not seen, and return what was done by column.
 
-        What was indexed stays, whatever happens later. Segments that nothing names go after a ``grace`` period.
+        What was indexed stays, whatever happens later. Segments that nothing names go after a ``grace`` period. Files
+        are read by ``rows``, or by executors if the ``operation`` has a session of Spark.
         """
-        done, store = [self._create(column, rows, BATCHES * memory) for column in columns], self.store()
+        read = partial(_pairs, rows) if operation.spark is None else partial(self._by_executors, operation)
+        done, store = [self._create(c, read, BATCHES * operation.options.memory) for c in columns], self.store()
         known = {s.key for listed in self.now().indexes.values() for s in listed.segments}
         found, before = store.details(f"{self._folder}/"), store.now() - grace
-        store.delete([k for k, d in found.items() if k.endswith(".parquet") and k not in known and d.modified < before])
+        ours = (k for k in found if k.endswith(".parquet") or f"/{SIDE_FOLDER}/" in k)
+        store.delete([k for k in ours if k not in known and found[k].modified < before])
         return done
 
-    def _create(self, column: str, rows: Rows, most: int) -> dict[str, Any]:
+    def _create(self, column: str, read: Pairs, most: int) -> dict[str, Any]:
         added = removed = 0
         for at in range(ROUNDS):
             table = self._current()
@@ -215,7 +235,7 @@ class FileIndexes:
             gone = {s.key for s in listed.segments} - stays if listed else set()
             try:
                 for some in _batches(todo, stamps, most) or [[]]:
-                    made = [self._segment(table, column, type_, {f: stamps[f] for f in some}, rows)] if some else []
+                    made = [self._segment(table, column, type_, {f: stamps[f] for f in some}, read)] if some else []
                     self._swap(column, Listed(type_, tuple(made)), gone)
                     added += len(some)
                 break
@@ -228,24 +248,20 @@ class FileIndexes:
         return {"column": column, **counts}
 
     def _segment(
-        self, table: FolderTable, column: str, type_: ColumnType, stamps: Mapping[int, str], rows: Rows
+        self, table: FolderTable, column: str, type_: ColumnType, stamps: Mapping[int, str], read: Pairs
     ) -> Segment:
         """Write the segment of files with some stamps, which nothing names yet."""
         import pyarrow.parquet as pq  # takes long to import
 
-        source, number = _numbered(table, [*stamps])
-        name = quote(source.exposed.get(column, column))
-        no_nan = f" AND NOT isnan({name})" if type_.family in ("float", "double") else ""
-        sql = f"SELECT {name}, {number} FROM indexed WHERE {name} IS NOT NULL{no_nan} ORDER BY 1, 2"
         store, key, pairs = self.store(), f"{self._folder}/{uuid.uuid4().hex}.parquet", 0
-        schema = pa.schema([(KEYS[0], key_type(type_)), (KEYS[1], pa.int32())])
+        schema = _schema(type_)
         encodings = {pa.int64(): "DELTA_BINARY_PACKED", pa.binary(): "DELTA_BYTE_ARRAY"}
         options: dict[str, Any] = {
             "column_encoding": {KEYS[0]: encodings.get(schema.types[0], "PLAIN"), KEYS[1]: "DELTA_BINARY_PACKED"},
             **{"compression": "zstd", "use_dictionary": False, "write_page_checksum": True, "store_schema": False},
         }
         with store.output(key) as sink, pq.ParquetWriter(sink, schema, **options) as writer:
-            for piece in _even(distinct(_pairs(rows(sql, source), column, type_, schema))):
+            for piece in _even(distinct(read(table, column, type_, [*stamps]))):
                 writer.write_table(piece, row_group_size=GROUP_ROWS)
                 pairs += piece.num_rows
             writer.add_key_value_metadata({FILES: stamps_as_bytes({table.labels[f]: s for f, s in stamps.items()})})
@@ -254,6 +270,26 @@ class FileIndexes:
         if footer is None:
             raise FormatError(f"{key}: it is of too many files", code="too-large", hint="Attach less of the folder.")
         return Segment(store, key, size, digest_of(footer), pairs, type_)
+
+    def _by_executors(
+        self, operation: Operation, table: FolderTable, column: str, type_: ColumnType, files: Sequence[int]
+    ) -> Iterator[pa.Table]:
+        """Yield keys of files with the numbers of these, sorted."""
+        from kartosql.write.spark.upkeep import keys_of_files
+
+        places, given, numbers = [], [], {file: number for number, file in enumerate(files)}
+        schema = _schema(type_)
+        for variant, store, own in self.places(table, files):
+            if column in variant.constants:
+                value = array_of([variant.constants[column]], table.types[column]).drop_null()
+                keys = keys_for(value, column, type_)
+                ids = [numbers[file] for file, _ in own for _ in keys]
+                given.append(pa.table([keys.take(pa.array([0] * len(ids), pa.int64())), ids], schema=schema))
+            elif (name := variant.stored(column)) is not None:
+                places.append((store, [(numbers[file], key) for file, key in own], name))
+        read = keys_of_files(operation.spark, self.store(), self._folder, places, table.types[column], type_)
+        assert operation.options.sorter is not None
+        return operation.options.sorter.sort(chain(given, read), schema, KEYS, operation.options.memory)
 
     def _swap(self, column: str, added: Listed | None, gone: Iterable[str]) -> None:
         """Change the index of a column in the list, or drop it; of others the latest state stays."""
@@ -414,21 +450,19 @@ def _numbered(table: FolderTable, files: Sequence[int]) -> tuple[Table, str]:
     return file_table("indexed", found, "indexed"), number
 
 
-def _pairs(batches: Iterable[pa.RecordBatch], column: str, type_: ColumnType, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield values as keys with the numbers of their files; raises ``invalid-data``."""
-    for batch in batches:
-        values = batch.column(0)
-        try:
-            if pa.types.is_unsigned_integer(values.type):
-                values = values.cast(schema.types[0])
-            elif pa.types.is_timestamp(values.type):
-                values = values.cast(pa.timestamp("us", values.type.tz))
-            keys = keys_of(values, type_)
-        except (OddCells, pa.ArrowException) as e:
-            reraise(e)
-            raise invalid_data(column, f"it has values that cannot be indexed: {in_sql_names(e)}") from None
-        if len(keys):
-            yield pa.table([keys, batch.column(1)], schema=schema)
+def _schema(type_: ColumnType) -> pa.Schema:
+    return pa.schema([(KEYS[0], key_type(type_)), (KEYS[1], pa.int32())])
+
+
+def _pairs(rows: Rows, table: FolderTable, column: str, type_: ColumnType, files: Sequence[int]) -> Iterator[pa.Table]:
+    """Yield values of files as keys with the numbers of these, sorted by DuckDB; raises ``invalid-data``."""
+    source, number = _numbered(table, files)
+    name = quote(source.exposed.get(column, column))
+    no_nan = f" AND NOT isnan({name})" if type_.family in ("float", "double") else ""
+    sql = f"SELECT {name}, {number} FROM indexed WHERE {name} IS NOT NULL{no_nan} ORDER BY 1, 2"
+    for batch in rows(sql, source):
+        if batch.num_rows:
+            yield pa.table([keys_for(batch.column(0), column, type_), batch.column(1)], schema=_schema(type_))
 
 
 def _even(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

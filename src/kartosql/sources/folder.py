@@ -59,11 +59,11 @@ class OneTable(Attachment):
     def _at(self, as_of: str | int | None = None) -> Table:
         """Return the table as of now, as a version or at a time; raises what is wrong with it."""
 
-    def skipping_indexes(self) -> SkippingIndexWriter[Any]:
-        """Return the skipping indexes of the table as of now."""
+    def skipping_indexes(self, spark: Any = None) -> SkippingIndexWriter[Any]:
+        """Return the skipping indexes of the table as of now; executors of ``spark`` read the files, if it is given."""
         from kartosql.sources.indexing import TableIndexes
 
-        return TableIndexes(self._location.name, self._present(), self.file_indexes)
+        return TableIndexes(self._location.name, self._present(), self.file_indexes, spark=spark)
 
     def _present(self) -> FolderTable:
         return files_of(self._at())
@@ -126,7 +126,7 @@ class Folder(OneTable):
     def _times(self, files: Sequence[DataFile]) -> list[int | None]:
         return times_of(self._store, [f.key for f in files])
 
-    def skipping_indexes(self) -> SkippingIndexWriter[Any]:
+    def skipping_indexes(self, spark: Any = None) -> SkippingIndexWriter[Any]:
         """Return the skipping indexes of the folder as of now, where METADATA says, or beside its inverted ones."""
         from kartosql.sources.indexing import FolderIndexes, TableIndexes
 
@@ -135,14 +135,14 @@ class Folder(OneTable):
             files = self._listed
             sources = self._sources(files, table)
         if self._metadata is not None:
-            return FolderIndexes(self._location.name, table, files, self._metadata, sources)
+            return FolderIndexes(self._location.name, table, files, self._metadata, sources, spark)
         then = {f.name: f.stamp for f in files}
 
         def still(those: Sequence[DataFile]) -> list[int | None]:
             now = {f.name: f.stamp for f in list_files(self._store, self._only)}
             return [f.modified_ms if now.get(f.key) == then[f.key] else None for f in those]
 
-        return TableIndexes(self._location.name, table, self.file_indexes, replace(sources, still=still))
+        return TableIndexes(self._location.name, table, self.file_indexes, replace(sources, still=still), spark)
 
     def _settle(self) -> None:
         settle(self._listed)

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from kartosql.formats.xskipper.kinds import IndexSpec
 from kartosql.formats.xskipper.layout import IndexLayout, Secrets, layout_for
 from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import Sources, drop, refresh
-from kartosql.formats.xskipper.scans import DataFile, Values, parquet_scan
+from kartosql.formats.xskipper.scans import DataFile, Place, Values, parquet_scan, renamed
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.memo import memoized
@@ -26,7 +27,7 @@ from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden, settle
 from kartosql.store.urls import is_local_url
 from kartosql.tables.table import FileTable
-from kartosql.write.skipping import SkippingIndexWriter, members, not_indexed, report
+from kartosql.write.skipping import SkippingIndexWriter, members, not_indexed, report, sources_for
 
 if TYPE_CHECKING:
     from kartosql.sources.folder_table import FolderTable
@@ -41,6 +42,7 @@ class FolderIndexes(SkippingIndexWriter[MetadataPlace]):
     files: Sequence[ListedFile]
     metadata: FolderMetadata
     sources: Sources
+    spark: Any = None
 
     @memoized
     def _columns(self) -> Mapping[str, pa.DataType]:
@@ -138,7 +140,11 @@ class FolderIndexes(SkippingIndexWriter[MetadataPlace]):
             for file, path, row in zip(self.files, paths, self.table.partitions.part_of_file, strict=True)
             if file.time is not None
         ]
-        done = refresh(store, folder, files, layout, self.sources, existing)
+        if self.spark is not None and layout.secrets is not None:
+            message = f"The metadata of {self.name!r} are encrypted: executors would write them in plain."
+            raise UsageError(message, hint="Leave out spark=.")
+        sources = sources_for(self.spark, specs, store, folder, self.sources, partial(_within, self.table))
+        done = refresh(store, folder, files, layout, sources, existing)
         # Files of which no time is known cannot be indexed.
         unknown = (f.name for f in self.files if f.time is None)
         return report(replace(done, unindexed=(*done.unindexed, *unknown)), len(specs))
@@ -167,6 +173,7 @@ class TableIndexes(SkippingIndexWriter[FileIndexes]):
     table: FolderTable
     place: FileIndexes
     sources: Sources | None = None
+    spark: Any = None
 
     @memoized
     def _columns(self) -> Mapping[str, pa.DataType]:
@@ -186,39 +193,31 @@ class TableIndexes(SkippingIndexWriter[FileIndexes]):
         names = zip(self.table.labels, object_names(self.table), strict=True)
         files = [DataFile(name or label, 0 if name else -1, label) for label, name in names]
         stamped = [file for file in files if not file.modified_ms]
-        sources = self.sources or Sources(self._scan)
+        here = self.sources or Sources(self._scan)
+        places = self._places if self.sources is None else partial(_within, self.table)
+        sources = sources_for(self.spark, specs, store, place.skipping_folder, here, places)
         done = refresh(store, place.skipping_folder, stamped, layout, sources, existing)
         place.note_skipping()
         unknown = tuple(f.path for f in files if f.modified_ms)
         return report(replace(done, unindexed=(*done.unindexed, *unknown)), len(specs))
 
     def _scan(self, keys: Sequence[str], columns: Mapping[str, pa.DataType | None]) -> Iterator[tuple[int, Values]]:
-        """Yield columns of files, where they may have other names; files with a constant for one are left out."""
+        """Yield columns of files, where they may have other names."""
+        for store, files, there in self._places(keys, columns):
+            for at, values in renamed(parquet_scan(store), there)([key for _, key in files], columns):
+                yield files[at][0], values
+
+    def _places(self, keys: Sequence[str], columns: Iterable[str]) -> Iterator[Place]:
+        """Yield files and columns by the names that they have there; files with a constant for one are left out."""
         table, numbers = self.table, {label: number for number, label in enumerate(keys)}
         exact = {spelled([c]).lower(): c for c in table.types}
         wanted = {c: exact[c.lower()] for c in columns}
-        for variant in table.variants([n for n, label in enumerate(table.labels) if label in numbers]):
-            if any(c in variant.constants for c in wanted.values()):
-                continue
-            there = {
-                spelled([variant.names.get(name, name)]): c
-                for c, name in wanted.items()
-                if variant.types is None or name in variant.types
-            }
-            absent = {c: pa.nulls(1) for c in wanted if c not in there.values()}
-            for store, files in self._by_store(variant.files):
-                read = parquet_scan(store)([key for _, key in files], {own: columns[c] for own, c in there.items()})
-                for at, values in read:
-                    found = {c: values[own] for own, c in there.items()}
-                    yield numbers[table.labels[files[at][0]]], {**absent, **found}
-
-    def _by_store(self, files: Sequence[int]) -> Iterable[tuple[Store, list[tuple[int, str]]]]:
-        """Return files by position with their keys in each of the stores that they are in."""
-        found: dict[int, tuple[Store, list[tuple[int, str]]]] = {}
-        for file in files:
-            store, key = self.place.located(self.table.files[file])
-            found.setdefault(id(store), (store, []))[1].append((file, key))
-        return found.values()
+        some = [n for n, label in enumerate(table.labels) if label in numbers]
+        for variant, store, files in self.place.places(table, some):
+            if not any(c in variant.constants for c in wanted.values()):
+                known = {c: variant.stored(name) for c, name in wanted.items()}
+                there = {spelled([name]): c for c, name in known.items() if name is not None}
+                yield store, [(numbers[table.labels[file]], key) for file, key in files], there
 
     def drop(self) -> dict[str, Any]:
         """Remove the metadata once nothing names them; raises ``not-indexed``."""
@@ -227,6 +226,11 @@ class TableIndexes(SkippingIndexWriter[FileIndexes]):
             raise not_indexed(self.name)
         place.note_skipping(is_there=False)
         return {"files": drop(place.store(), place.skipping_folder)}
+
+
+def _within(table: Any, keys: Sequence[str], columns: Iterable[str]) -> list[Place]:
+    """Return the files of a folder, which call columns as the folder does."""
+    return [(table.keeper, list(enumerate(keys)), None)]
 
 
 def _locked(name: str, label: str | None = None) -> UsageError:

@@ -187,7 +187,7 @@ def change_index(
     """Build or drop inverted indices of a dataset or of what is attached; see Connection.create_index."""
     operation = session.operation("drop_index" if drop else "create_index", spark=spark)
     hint = "Inverted indices are for datasets, and for folders and lake tables that are attached."
-    if (indexes := _part_of_attached(session, table, "file_indexes", hint, spark)) is None:
+    if (indexes := _part_of_attached(session, table, "file_indexes", hint, operation.spark)) is None:
         if drop:
             return datasets.drop_index(operation, table, columns)
         return datasets.create_index(operation, table, columns)
@@ -207,7 +207,7 @@ def change_index(
         assert isinstance(select, Select)
         return SelectQuery(select, known, session.runtime, settings, None, pruned=False).reader()
 
-    return {"columns": list(names), "files": indexes.create(names, rows, memory, session.grace)}
+    return {"columns": list(names), "files": indexes.create(names, rows, operation, session.grace)}
 
 
 # -- skipping indexes of datasets, of cubes and of folders that are attached -----------------------
@@ -264,8 +264,8 @@ def _part_of_attached(session: Session, name: str, part: str, hint: str, spark: 
     found = session.attachments.find((name,)) if session.attached is not None and isinstance(name, str) else None
     if found is None:
         return None
-    if spark:
-        raise UsageError(f"{name!r} is attached: Spark indexes the files of datasets only.", hint="Leave out spark=.")
+    if spark is not None and not getattr(found, "has_footers", True):
+        raise UsageError(f"{name!r}: Spark indexes Parquet files only.", hint="Leave out spark=.")
     if (indexes := getattr(found, part, None)) is None:
         message = f"{name!r} is attached, and what is attached can only be read."
         raise UsageError(message, code="unknown-table", hint=hint)
@@ -279,8 +279,8 @@ def change_skipping_index(
     name, given = f"{change}_skipping_index", () if specs is None else (specs,)
     operation = session.operation(name, spark=spark)
     hint = "Skipping indexes are for datasets, and for folders and lake tables that are attached."
-    if (attached := _part_of_attached(session, table, "skipping_indexes", hint, spark)) is not None:
-        return getattr(attached(), change)(*given)  # type: ignore[no-any-return]
+    if (attached := _part_of_attached(session, table, "skipping_indexes", hint, operation.spark)) is not None:
+        return getattr(attached(operation.spark), change)(*given)  # type: ignore[no-any-return]
     if datasets := skipping.of_datasets(operation.snapshot, table, specs):
         return {
             n: change_skipping_index(session, change, uuid, specs and own, spark) for n, (uuid, own) in datasets.items()

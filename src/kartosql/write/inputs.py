@@ -160,6 +160,26 @@ def invalid_data(name: str, reason: str, hint: str | None = None, code: str = "i
     return UsageError(f"Dataset {name!r}: {reason}", code=code, hint=hint)
 
 
+def keys_for(values: pa.Array, column: str, type_: Any) -> pa.Array:
+    """Return the keys that an index of an attached table, of a ``ColumnType``, has for values but NULL and NaN.
+
+    Raises ``invalid-data``.
+    """
+    from kartosql.formats.xskipper.domain import OddCells, keys_of  # most writes do without
+
+    try:
+        if pa.types.is_unsigned_integer(values.type):
+            values = values.cast(pa.decimal128(20, 0) if values.type.bit_width == 64 else pa.int64())
+        elif pa.types.is_timestamp(values.type):
+            values = values.cast(pa.timestamp("us", values.type.tz))
+        elif pa.types.is_floating(values.type):
+            values = values.filter(pc.invert(pc.is_nan(values)))
+        return keys_of(values, type_)
+    except (OddCells, pa.ArrowException) as e:
+        reraise(e)
+        raise invalid_data(column, f"it has values that cannot be indexed: {in_sql_names(e)}") from None
+
+
 def arrow_table(data: Any, name: str) -> pa.Table:
     """Return ``data`` as a table whose types may be any; raises ``invalid-data`` for what carries no Arrow data."""
     if not carries_arrow(data):

@@ -268,8 +268,6 @@ def _refresh(
     follows: bool = False,
 ) -> Refreshed:
     """Bring metadata up to date; if that ``follows`` a commit, entries of files that are listed are taken as true."""
-    if not all(spec.kind.is_for_executors for spec in specs):
-        spark = None
     files = _CurrentFiles(table, place, specs)
     wanted = files.unknown(existing) if follows and existing is not None else files.numbers.keys()
     is_few = follows and len(wanted) <= MOST_ASKED
@@ -277,8 +275,8 @@ def _refresh(
     details = {k: d for found in store.map(store.details, folders) for k, d in found.items()}
     keys = {path: table.files[files.numbers[path]] for path in wanted}
     there = [files.file(path, details[key].milliseconds) for path, key in keys.items() if key in details]
-    sources, current = _sources(store, table.uuid, spark), files if is_few else None
-    return refresh(store, place.folder, there, files.layout, sources, existing, current)
+    sources = sources_for(spark, specs, store, table.uuid, Sources(parquet_scan(store)))
+    return refresh(store, place.folder, there, files.layout, sources, existing, files if is_few else None)
 
 
 def _layout(
@@ -317,12 +315,15 @@ def _partitions(table: DatasetTable) -> dict[str, tuple[pa.DataType, list[Any]]]
     return found
 
 
-def _sources(store: Store, uuid: str, spark: Any) -> Collecting:
-    if spark is None:
-        return Sources(parquet_scan(store))
+def sources_for(
+    spark: Any, specs: Iterable[IndexSpec], store: Store, folder: str, here: Sources, places: Any = None
+) -> Collecting:
+    """Return how files are read for indexes: ``here``, or by executors of ``spark``; see ``SparkSources``."""
+    if spark is None or not all(spec.kind.is_for_executors for spec in specs):
+        return here
     from kartosql.write.spark.upkeep import SparkSources
 
-    return SparkSources(spark, store, uuid)
+    return SparkSources(spark, store, folder, here, places)
 
 
 def members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType]]:

@@ -92,7 +92,7 @@ def only_executors_read(monkeypatch) -> None:
     def refuse(*_: Any) -> Any:
         raise AssertionError("the driver reads files for metadata")
 
-    monkeypatch.setattr(kartosql.write.skipping, "parquet_scan", refuse)
+    monkeypatch.setattr(kartosql.write.skipping, "parquet_scan", lambda store: refuse)
 
 
 def steps(con: kartosql.Connection, sql: str) -> dict[str, int]:
@@ -108,7 +108,7 @@ def bytes_below(con: kartosql.Connection) -> dict[str, bytes]:
 
 def test_values_are_those_of_one_process(con, twin, spark, monkeypatch):
     expected = con.create_skipping_index("d", **INDEXES)
-    monkeypatch.setattr(kartosql.write.skipping, "parquet_scan", None)
+    monkeypatch.setattr(kartosql.write.skipping, "parquet_scan", lambda store: None)  # no scan
     assert twin.create_skipping_index("d", **INDEXES, spark=spark) == expected
     assert expected["added"] == 20
     assert metadata(twin.store) == metadata(con.store)

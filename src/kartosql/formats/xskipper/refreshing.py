@@ -7,7 +7,7 @@ import datetime as dt
 import io
 import json
 import uuid
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -152,12 +152,15 @@ class Sources:
         """Yield metadata rows of files, see ``Collecting``."""
         current = {f.id: f for f in files}
         for batch in collect(files, layout, self.scan):
-            found = pa.Table.from_batches([batch])
-            if self.still is not None:
-                indexed = [current[i] for i in found.column(OBJECT_COLUMN).to_pylist()]
-                now = zip(self.still(indexed), indexed, strict=True)
-                found = found.filter(array_of([time == f.modified_ms for time, f in now], pa.bool_()))
-            yield found
+            yield self.unchanged(pa.Table.from_batches([batch]), current)
+
+    def unchanged(self, rows: pa.Table, files: Mapping[str, DataFile]) -> pa.Table:
+        """Return the metadata rows of those files, given by the names of entries, that did not change meanwhile."""
+        if self.still is None:
+            return rows
+        indexed = [files[i] for i in rows.column(OBJECT_COLUMN).to_pylist()]
+        now = zip(self.still(indexed), indexed, strict=True)
+        return rows.filter(array_of([time == f.modified_ms for time, f in now], pa.bool_()))
 
 
 def specs_of(indexes: Iterable[Index]) -> list[IndexSpec]:

@@ -32,6 +32,8 @@ Values: TypeAlias = Mapping[str, pa.Array] | pa.RecordBatch
 # file and the values of some of its rows. All of a file come one after the other; files without rows may be left out.
 # Of a column that has a type, the least and the greatest value of it are enough.
 Scan = Callable[[Sequence[str], Mapping[str, pa.DataType | None]], Iterable[tuple[int, Values]]]
+# Files in a store, by their numbers and keys, and columns by what these call them; None for their own names.
+Place: TypeAlias = tuple[Store, Sequence[tuple[int, str]], Any]
 _Found: TypeAlias = tuple[int, list[Any]]  # the number of a file, and its cells in the order of the indexes
 
 _BATCH_BYTES = 16 << 20
@@ -184,6 +186,17 @@ def parquet_scan(store: Store) -> Scan:
                 yield from ((number, values) for values in found or ())
 
     return scan
+
+
+def renamed(scan: Scan, there: Mapping[str, str]) -> Scan:
+    """Return a scan of files that call columns otherwise: ``there`` has these by their names, others are NULL."""
+
+    def read(keys: Sequence[str], columns: Mapping[str, pa.DataType | None]) -> Iterator[tuple[int, Values]]:
+        absent = {c: pa.nulls(1) for c in columns if c not in there.values()}
+        for at, values in scan(keys, {own: columns[c] for own, c in there.items()}):
+            yield at, {**absent, **{c: values[own] for own, c in there.items()}}
+
+    return read
 
 
 class _ColumnReader:

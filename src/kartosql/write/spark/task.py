@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,12 +20,13 @@ from kartosql.store.streams import CountedOutput
 from kartosql.text.secrets import redacted
 from kartosql.write import files
 from kartosql.write.files import WriteOptions, copy_file, footer, opened_parquet, values_of_file, write_rows
-from kartosql.write.indexing import Postings
-from kartosql.write.inputs import FILE_BATCH_ROWS, rows_of
+from kartosql.write.indexing import KEYS, Postings
+from kartosql.write.inputs import FILE_BATCH_ROWS, keys_for, rows_of
 from kartosql.write.layout import Layout, SpillingSorter, ordered
 from kartosql.write.merge import Merge, Run, write_merged
 
 if TYPE_CHECKING:
+    from kartosql.formats.xskipper.domain import ColumnType
     from kartosql.formats.xskipper.layout import IndexLayout
 
 PAIRS_PER_ROW_GROUP = 65_536
@@ -245,6 +246,22 @@ def read_values(store: Store, token: str, batches: Batches, *, types: Mapping[st
     return found.put(store, token)
 
 
+def read_keys(
+    store: Store, token: str, batches: Batches, *, sources: Sequence[Address], type_: pa.DataType, of: ColumnType
+) -> dict[str, Any]:
+    """Read the different keys of a column from files: a number, that of the source, the key and the column's name."""
+    from kartosql.formats.segments import key_type  # most tasks do without
+
+    stores, schema = [source.open() for source in sources], pa.schema([(KEYS[0], key_type(of)), (KEYS[1], pa.int32())])
+
+    def found() -> Iterator[pa.Table]:
+        for number, at, key, name in items(batches):
+            keys = keys_for(values_of_file(stores[at], key, name, type_), name, of)
+            yield pa.table([keys, pa.repeat(pa.scalar(number, pa.int32()), len(keys))], schema=schema)
+
+    return {"keys": put_tables(store, token, schema, found(), PAIRS_PER_ROW_GROUP)}
+
+
 def merge_files(
     store: Store, token: str, batches: Batches, *, prefix: str, how: Merge, options: WriteOptions
 ) -> dict[str, Any]:
@@ -299,17 +316,24 @@ def read_cells(address: Address, columns: Sequence[str], batches: Batches) -> It
                 yield pa.RecordBatch.from_arrays([texts, *map(batch.column, columns)], names=names)
 
 
-def collect_metadata(store: Store, token: str, batches: Batches, *, layout: IndexLayout) -> dict[str, Any]:
-    """Collect data-skipping metadata of files, which arrive as their path and time in the metadata and their key."""
+def collect_metadata(
+    store: Store, token: str, batches: Batches, *, layout: IndexLayout, sources: Sequence[Address] = ()
+) -> dict[str, Any]:
+    """Collect data-skipping metadata of files, which arrive as their path and time in the metadata and their key.
+
+    These are followed by the number of the store, ``sources`` from 1 on, and columns by what the file calls them.
+    """
     # Most tasks do without, and a worker may have to compile what it imports.
     from kartosql.formats.xskipper.refreshing import Sources
-    from kartosql.formats.xskipper.scans import DataFile, parquet_scan
+    from kartosql.formats.xskipper.scans import DataFile, parquet_scan, renamed
 
-    sources = Sources(parquet_scan(store))
+    stores = [store, *(source.open() for source in sources)]
 
     def found() -> Iterator[pa.Table]:
-        listed = items(batches)
-        while portion := [DataFile(*item) for item in islice(listed, PORTION)]:
-            yield from sources.rows(portion, layout)
+        for (at, there), listed in groupby(items(batches), lambda item: item[3:]):
+            scan = parquet_scan(stores[at])
+            alike = Sources(scan if there is None else renamed(scan, there))
+            while portion := [DataFile(*item[:3]) for item in islice(listed, PORTION)]:
+                yield from alike.rows(portion, layout)
 
     return {"metadata": put_tables(store, token, layout.arrow_schema, found(), _METADATA_ROWS)}

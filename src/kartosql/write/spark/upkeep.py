@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -12,16 +12,18 @@ import pyarrow as pa
 
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
+from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.layout import IndexLayout
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
-from kartosql.formats.xskipper.scans import DataFile, partition_values
+from kartosql.formats.xskipper.refreshing import Sources
+from kartosql.formats.xskipper.scans import DataFile, Place, partition_values
 from kartosql.store import Store
 from kartosql.write.files import WriteOptions, Written
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge, Run
 from kartosql.write.operation import Operation
 from kartosql.write.spark.job import Job, address_of, collected, discard, pieces
-from kartosql.write.spark.task import collect_metadata, copy_files, merge_files, read_values
+from kartosql.write.spark.task import Address, collect_metadata, copy_files, merge_files, read_keys, read_values
 
 # How much of the id of a job stands at the beginning of the ids of what its tasks write.
 _PREFIX = 16
@@ -105,13 +107,32 @@ def copy_all(
 PIECE_BYTES = 4 << 20
 
 
+def keys_of_files(
+    session: Any, store: Store, folder: str, places: Iterable[Place], type_: pa.DataType, of: ColumnType
+) -> Iterator[pa.Table]:
+    """Yield the different keys of a column in files of ``places`` with their numbers, in no order."""
+    sources, listed = [], []
+    for at, (source, files, name) in enumerate(places):
+        sources.append(address_of(source))
+        listed += [[number, at, key, name] for number, key in files]
+    with Job(session, store, folder) as job:
+        for answer in job.run_items(listed, partial(read_keys, sources=sources, type_=type_, of=of)):
+            yield from pieces(store, answer["keys"], PIECE_BYTES)
+
+
 @dataclass(frozen=True)
 class SparkSources:
-    """How the executors of a session collect the metadata of files of the dataset ``uuid`` in ``store``."""
+    """How the executors of a session collect the metadata of files, those of the dataset ``folder`` in ``store``.
+
+    Files that are elsewhere are told by ``places``, given their keys and the columns; how they would be read ``here``
+    tells whether they changed meanwhile.
+    """
 
     session: Any
     store: Store
-    uuid: str
+    folder: str
+    here: Sources | None = None
+    places: Callable[[Sequence[str], Sequence[str]], Iterable[Place]] | None = None
 
     def rows(self, files: Sequence[DataFile], layout: IndexLayout) -> Generator[pa.Table]:
         """Yield metadata rows of files, see ``Collecting``; nothing is yielded before all files were read.
@@ -121,15 +142,20 @@ class SparkSources:
         if not files:
             return
         by_id = {file.id: file for file in files}
-        with Job(self.session, self.store, self.uuid) as job:
+        sources: list[Address] = []
+        items: list[Any] = [[f.path, f.modified_ms, f.key, 0, None] for f in files] if self.places is None else []
+        columns = [spec.column for spec, _ in layout.indexes]
+        for source, some, there in self.places([f.key for f in files], columns) if self.places is not None else ():
+            sources.append(address_of(source))
+            items += [[files[n].path, files[n].modified_ms, key, len(sources), there] for n, key in some]
+        with Job(self.session, self.store, self.folder) as job:
             # The driver knows the values of partition columns; JSON has no dates.
             plain = replace(layout, partitions={})
-            items = [[file.path, file.modified_ms, file.key] for file in files]
-            answers = job.run_items(items, partial(collect_metadata, layout=plain))
-            for answer in answers:
+            for answer in job.run_items(items, partial(collect_metadata, layout=plain, sources=sources)):
                 for rows in pieces(self.store, answer["metadata"], PIECE_BYTES):
                     indexed = [by_id[i] for i in rows.column(OBJECT_COLUMN).to_pylist()]
-                    yield _with_partitions(rows, indexed, layout)
+                    made = _with_partitions(rows, indexed, layout)
+                    yield made if self.here is None else self.here.unchanged(made, by_id)
 
 
 def _with_partitions(rows: pa.Table, files: Sequence[DataFile], layout: IndexLayout) -> pa.Table:
