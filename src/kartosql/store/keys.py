@@ -6,8 +6,11 @@ import contextlib
 import datetime as dt
 import errno
 import hashlib
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import IO, NamedTuple
 
 from kartosql.errors import FormatError, KartosqlError
@@ -16,6 +19,7 @@ from kartosql.memo import memoized
 MAX_KEY_LENGTH = 4096
 _CONTROL = re.compile("[\0-\x1f]")
 SIDE_FOLDER = ".commit"
+MANY_FOLDERS = 64  # side by side, which one listing tells about faster than a look at each
 MAX_COMPONENT_LENGTH = 255  # the limit of the common local filesystems
 
 
@@ -143,6 +147,22 @@ class Version:
 
     def __hash__(self) -> int:
         return hash(self.token)
+
+
+def admit_folders(root: str, keys: Sequence[str], known: set[str], check: Callable[[str], None]) -> None:
+    """Add to the folders that are known to be no links those of some keys that lie side by side: a look for them all.
+
+    What ``check`` raises tells that the way to them leaves the dataset. Links are not added.
+    """
+    if len(keys) < MANY_FOLDERS:
+        return
+    new = {folder for key in keys if (folder := f"{root}/{key[: key.rfind('/')]}") not in known}
+    for around, count in Counter(folder[: folder.rfind("/")] for folder in new).items():
+        if count >= MANY_FOLDERS and around.startswith(f"{root}/"):
+            check(f"{around[len(root) + 1 :]}/")
+            with contextlib.suppress(OSError), os.scandir(around) as entries:
+                some = islice(entries, 4 * count)  # where others lie as well, it does not pay to look at them all
+                known.update(entry.path for entry in some if entry.is_dir(follow_symlinks=False))
 
 
 def link_error(key: str) -> FormatError:

@@ -30,11 +30,12 @@ from kartosql.store.keys import (
     Stamp,
     Unsupported,
     Version,
+    admit_folders,
     check_key,
     link_error,
     side_folder,
 )
-from kartosql.store.urls import admit_folders, filesystem_of, is_encodable, may_begin, no_answer, protocols_of, way_out
+from kartosql.store.urls import filesystem_of, is_encodable, may_begin, no_answer, protocols_of, way_out
 from kartosql.text.secrets import harmless, redacted
 
 if TYPE_CHECKING:

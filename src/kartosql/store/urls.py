@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 from urllib.parse import unquote
@@ -24,7 +23,6 @@ _EXTRAS = {
 }
 CONNECTIONS = 64
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError", "TokenRetrievalError")
-MANY_FOLDERS = 64  # side by side, which one listing tells about faster than a look at each
 _CREDENTIALS = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the storage options key and "
     "secret; for public buckets the storage option anon=true."
@@ -192,19 +190,3 @@ def similar_folder(root: str) -> str | None:
         if close := closest(name, (entry.name for entry in islice(entries, 1_000) if entry.is_dir())):
             return os.path.join(folder, close)
     return None
-
-
-def admit_folders(root: str, keys: Sequence[str], known: set[str], check: Callable[[str], None]) -> None:
-    """Add to the folders that are known to be no links those of some keys that lie side by side: a look for them all.
-
-    What ``check`` raises tells that the way to them leaves the dataset. Links are not added.
-    """
-    if len(keys) < MANY_FOLDERS:
-        return
-    new = {folder for key in keys if (folder := f"{root}/{key[: key.rfind('/')]}") not in known}
-    for around, count in Counter(folder[: folder.rfind("/")] for folder in new).items():
-        if count >= MANY_FOLDERS and around.startswith(f"{root}/"):
-            check(f"{around[len(root) + 1 :]}/")
-            with contextlib.suppress(OSError), os.scandir(around) as entries:
-                some = islice(entries, 4 * count)  # where others lie as well, it does not pay to look at them all
-                known.update(entry.path for entry in some if entry.is_dir(follow_symlinks=False))
