@@ -214,6 +214,23 @@ def test_a_put_for_one_that_happened_behind_a_lost_one_for_all_counts_for_its_wr
         assert con.sql("SELECT i FROM d AT (VERSION => 2)").rows() == [(0,), (OWN,)]
 
 
+def test_a_writer_whose_wait_fails_asks_what_became_of_his_append(place, folders, monkeypatch):
+    found: list[dict] = []
+    real = turns.blocking
+
+    def fails(*given: object) -> bool:
+        real(*given)
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(turns, "blocking", fails)
+    with waiting(place, folders, found):
+        puts = documents(monkeypatch)
+        append(Store(place), OWN)
+    assert puts == [1]
+    assert sorted(one["sequence"] for one in found) == [3, 4, 5]
+    check_all(place, [0, OWN, *WAITING])
+
+
 def test_an_append_is_committed_by_itself_if_it_is_unlike_the_other(place, folders, monkeypatch):
     put, found = documents(monkeypatch), []
     with waiting(place, folders, found, metadata={"k": 1}):

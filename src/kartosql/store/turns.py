@@ -81,7 +81,13 @@ def _in_queue(name: str, offer: Callable[[], OfferedWrite | None]) -> Iterator[O
                 raise OSError("not ours")
             start, ticket = _draw(fd, zlib.crc32(name.encode(errors="surrogateescape")) % QUEUES)
             stack.callback(_release, syscalls.unlock_byte, fd, ticket)
-            offered = _wait_behind(fd, start, ticket, offer, stack)
+            front = _front(fd, start, ticket)
+            # Known before the wait can fail: its writer has to ask what became of it.
+            offered = offer() if front is not None else None
+            if offered is not None:
+                stack.callback(offered.withdrawn)
+                offered.make()
+            _wait_behind(fd, start, ticket, front, offered)
         except (OSError, AttributeError):  # no such locks here
             lock = _LOCKS[hash(name) % len(_LOCKS)]
             if lock.acquire(timeout=TURN_SECONDS):
@@ -113,15 +119,12 @@ def _front(fd: int, start: int, ticket: int) -> int | None:
     return found
 
 
-def _wait_behind(
-    fd: int, start: int, ticket: int, offer: Callable[[], OfferedWrite | None], stack: contextlib.ExitStack
-) -> OfferedWrite | None:
+def _wait_behind(fd: int, start: int, ticket: int, front: int | None, offered: OfferedWrite | None) -> None:
     """Wait until the locks of all bytes from ``start`` to ``ticket`` are released, or none is for some seconds.
 
-    Return what is offered meanwhile, until the ``stack`` is closed.
+    The first of them is the ``front``, None for none. Who sees what he ``offered`` done waits no longer.
     """
-    seen = [_front(fd, start, ticket)]
-    offered = offer() if seen[0] is not None else None
+    seen = [front]
 
     def wait(fd: int) -> None:
         # Who has the turn may do what all others wait for, so all of them look when it ends.
@@ -135,12 +138,8 @@ def _wait_behind(
         seen.append(_front(fd, start, ticket))
         return seen[-1] != seen[-2]
 
-    if offered is not None:
-        stack.callback(offered.withdrawn)
-        offered.make()
-    if seen[0] is not None:
+    if front is not None:
         blocking(fd, wait, TURN_SECONDS, is_moving)
-    return offered
 
 
 @contextlib.contextmanager
