@@ -684,11 +684,28 @@ def test_paths_that_leave_the_table_are_refused(con, table, tmp_path):
         table._manifests = []
         table.commit(file)
         assert failing(con, table.root, "SELECT a FROM t").code == "unsafe-key", path
-    os.symlink(secret, table.root / "data" / "link.parquet")
-    file[1] = f"{table.location}/data/link.parquet"
-    table._manifests = []
-    table.commit(file)
-    assert failing(con, table.root, "SELECT a FROM t").code == "unsafe-key"
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_links_in_the_place_of_files_and_folders_are_refused(con, table, tmp_path, is_near):
+    other = table.data(pa.table({"a": [9], "s": ["x"]}))
+    table.commit(table.file_, other)
+    deletes = [table.vector(table.file_, [0]), table.positions([(other, 0)]), table.keys(pa.table({"s": ["x"]}))]
+    table.commit(*deletes)
+    manifests = [table.snapshots[-1]["manifest-list"], *(m.manifest_path for m in table._manifests)]
+    named = [*manifests, *(f.file_path for f in [table.file_, other, *deletes])]
+    metadata = [table.root / "metadata" / n for n in ("version-hint.text", f"v{table.sequence}.metadata.json")]
+    folders = [] if is_near else [table.root / "data", table.root / "metadata"]
+    for path in [*(Path(n.removeprefix("file://")) for n in named), *metadata, *folders]:
+        real = (table.root if is_near else tmp_path) / f"real-{path.name}"
+        path.rename(real)
+        path.symlink_to(real)
+        for sql in ("SELECT a FROM t", "SELECT * FROM t WHERE a > 0"):
+            assert failing(con, table.root, sql).code == "unsafe-key", path
+        path.unlink()
+        real.rename(path)
+    con.attach(table.root, "t", type="iceberg", replace=True)
+    assert rows(con, "SELECT a FROM t") == [(2,), (3,)]
 
 
 def test_bounds_that_lie_about_types_are_ignored(con, tmp_path):
