@@ -15,6 +15,7 @@ from differential.values import FLOATS, column, pools
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from kartosql.write.cubes import build_cube
+from kartosql.write.files import WriteOptions
 from kartosql.write.operation import Operation
 from written import write_dataset
 
@@ -94,10 +95,8 @@ class _Maker:
         first = {name: self.rows(kinds[name], sizes[name], solid, cells[name]) for name in members}
         # A write may make several files of a partition, of which it is known that they hold different cells.
         rows_per_file = [None, 2, 5][self.world.seed % 3]
-        row_group_rows = rng.choice([2, 5, 1000])
-        operation = Operation(
-            self.world.store, "build_cube", row_group_rows=row_group_rows, rows_per_file=rows_per_file
-        )
+        options = WriteOptions(row_group_rows=rng.choice([2, 5, 1000]), rows_per_file=rows_per_file)
+        operation = Operation(self.world.store, "build_cube", options=options)
         build_cube(operation, cube, first, partition_on={"two": ["q"]})
         for _ in range(rng.randint(0, 3)):
             name = rng.choice(list(members))

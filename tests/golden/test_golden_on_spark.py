@@ -16,7 +16,7 @@ from kartosql.errors import KartosqlError, NotPortable
 
 # What Spark has nothing for, or would answer differently.
 REFUSED = {
-    *("positional", "volatile_pred", "zero_text", "row_value_not_in_null", "collate_nocase", "tz_dst_gap"),
+    *("positional", "row_value_not_in_null", "collate_nocase", "tz_dst_gap"),
     *("asof", "asof_idx"),  # several rows are as near as each other
 }
 
