@@ -647,6 +647,32 @@ def test_a_change_that_was_too_late_once_has_its_turn_before_it_looks_again(con,
     assert not turns._held.any
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("UPDATE d SET s = 'x' WHERE i = 1", []),
+        ("DELETE FROM d WHERE i = 1", []),
+        ("MERGE INTO d USING (SELECT 0 p, 9 i, 'n' s) n ON d.i = n.i WHEN NOT MATCHED THEN INSERT BY NAME", [(9,)]),
+    ],
+)
+def test_rows_that_others_deleted_with_all_rows_meanwhile_stay_deleted(con, monkeypatch, text, left):
+    from kartosql.statements import row_changes
+
+    prepare, looked = row_changes._RowChange.prepare, []
+
+    def late(change):
+        looked.append(True)
+        answer = prepare(change)
+        if len(looked) == 1:
+            con.sql("DELETE FROM d WHERE true")
+        return answer
+
+    monkeypatch.setattr(row_changes._RowChange, "prepare", late)
+    con.sql(text)
+    assert con.sql("SELECT i FROM d").rows() == left
+    assert len(looked) > 1
+
+
 def test_a_change_that_others_are_always_faster_than_ends_with_their_commit(con, monkeypatch):
     from kartosql.statements import row_changes
 

@@ -176,8 +176,10 @@ class _RowChange:
     def select(self, now: DatasetTable) -> Sequence[str]:
         """Return the labels of replaced files; raises ``concurrent-commit`` if others changed what was read."""
         seen, labels = self._table.labels, [self._table.labels[f] for f in self.files]
-        read, known = (*self.files, *self._read), set[str]() if now.labels == seen else set(now.labels)
-        if known and (not known.issuperset(seen[f] for f in read) or (self._reads_all and known != set(seen))):
+        read, known = (*self.files, *self._read), None if now.labels == seen else set(now.labels)
+        if known is not None and (
+            not known.issuperset(seen[f] for f in read) or (self._reads_all and known != set(seen))
+        ):
             raise ConcurrentCommit(
                 f"Dataset {self._table.uuid!r}: {self._operation.name} cannot be committed, as others changed "
                 "what it had read",
