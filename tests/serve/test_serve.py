@@ -209,6 +209,14 @@ def test_tools_for_agents_answer_with_rows_reports_and_hints(server):
     assert (is_error, error["code"], error["hint"]) == (True, "unknown-column", "Columns: k, p, s.")
 
 
+@pytest.mark.parametrize("tool", ["explain", "advise"])
+def test_lines_of_a_report_are_no_rows_of_a_budget(server, tool):
+    call = {"name": tool, "arguments": {"sql": "SELECT s FROM t WHERE k = 7"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    result = _ask(server, "POST", "/mcp", message, GUEST)[1]["result"]
+    assert "isError" not in result
+
+
 @pytest.mark.parametrize(
     ("message", "code"),
     [

@@ -104,7 +104,8 @@ def _describe(service: Service, client: Client, arguments: Mapping[str, Any]) ->
 
 
 def _advise(service: Service, client: Client, arguments: Mapping[str, Any], word: str = "ADVISE") -> str:
-    return "\n".join(line for (line,) in service.query(client, f"{word} {arguments['sql']}").rows())
+    found = service.query(client, f"{word} {arguments['sql']}", asked="report")
+    return "\n".join(line for (line,) in found.rows())
 
 
 def _explain(service: Service, client: Client, arguments: Mapping[str, Any]) -> Any:

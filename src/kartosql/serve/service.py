@@ -178,18 +178,19 @@ class Service:
         parameters: Parameters = None,
         is_cancelled: Cancelled = lambda: False,
         most: int | None = None,
+        asked: str = "rows",
     ) -> Query:
         """Return the rows of a statement; raises what it raises, and ``limit-exceeded`` above the budget of rows.
 
-        It ends when ``is_cancelled`` says so, and after one row more than ``most``.
+        It ends when ``is_cancelled`` says so, and after one row more than ``most``. Lines of a report count as no rows.
         """
-        request = client.request(sql, parameters)
-        request["rows"] = min((rows for rows in (client.rows, most) if rows is not None), default=None)
-        with self._account(client, sql) as done:
+        request, budget = client.request(sql, parameters), client.rows if asked == "rows" else None
+        request["rows"] = min((rows for rows in (budget, most) if rows is not None), default=None)
+        with self._account(client, sql, asked) as done:
             found = self._connection.answer(request, is_cancelled)
             done |= {"rows": len(found), **selected(found.report)}
-            if client.rows is not None and len(found) > client.rows:
-                message = f"The statement has more than {client.rows:,} rows, the budget of this token."
+            if budget is not None and len(found) > budget:
+                message = f"The statement has more than {budget:,} rows, the budget of this token."
                 raise LimitError(message, hint="Narrow the conditions, or say LIMIT.")
             return found
 
