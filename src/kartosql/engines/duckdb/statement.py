@@ -378,7 +378,8 @@ _WRONG = (
 # It also takes extremes of a whole file from the bounds in its footer. Those of floating-point columns are no values:
 # NaN is in no footer, so the reader is told to take it for the upper one, and writers widen zeros to -0.0 and 0.0.
 _EXTREMES = re.compile(r"\b(?:min|max|summarize)\b", re.IGNORECASE)
-# Where DuckDB orders many joins, it may lose a column that one of them needs, and says so with these words.
+# Where DuckDB orders many joins, or pulls projections out of them, it may lose a column that one of them needs, and
+# says so with these words.
 LOST_COLUMN = "Failed to bind column reference"
 FOLDING = "expression_rewriter"  # the optimizer that computes constants
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
@@ -549,14 +550,14 @@ class DuckStatement(EngineSession):
             self._prepared = scan.occurrences
 
     def _choose_optimizers(self, text: str, ordered: bool) -> None:
-        """Switch off those optimizers that would make this statement's answer wrong; join order where it fails."""
+        """Switch off those optimizers that would make this statement's answer wrong, or that lost a column."""
         names = {name for pattern, name in _WRONG if pattern.search(text)}
         if self.relations.by_position:
             names.add(LATE)
         if self.relations.has_floats and _EXTREMES.search(text):
             names.add("statistics_propagation")
         if not ordered:
-            names.add("join_order")
+            names.update(("join_order", "projection_pullup"))
         self.instance.change("disabled_optimizers", f"'{','.join(sorted(names))}'")
 
     # -- the run ---------------------------------------------------------------------------------
