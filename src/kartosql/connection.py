@@ -226,10 +226,10 @@ class Connection:
     ) -> Query | list[Query]:
         """Query a cube as kartothek's ``query_cube`` does, with the same arguments.
 
-        ``cube`` is a Cube or the name of one. ``conditions`` are Condition objects, ``(column, op, value)`` tuples or
-        the original's text form; all must hold. Columns of the result are sorted by name, rows by the dimension columns
-        as given and then by the partition columns. With ``partition_by`` a list of results is returned, one for each
-        combination of values, ascending. Raises UsageError for what the original refuses.
+        ``cube`` is a Cube, its name, or that of what is attached, of which dimensions have to be named. ``conditions``
+        are Condition objects, ``(column, op, value)`` tuples or the original's text form; all must hold. Columns come
+        sorted by name, rows by the dimension columns as given and then by the partition columns. ``partition_by`` gives
+        a list of results, for each combination of values, ascending. Raises UsageError for what the original refuses.
 
         >>> con.query_cube("sales", conditions="shop == 1", payload_columns=["amount"]).rows()
         [(10.0, 'DE', 1)]

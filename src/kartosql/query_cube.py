@@ -44,29 +44,32 @@ def query_cube(
     conditions: Any,
     datasets: _Names,
 ) -> Query | list[Query]:
-    """Return the rows of a cube as the original does; see Connection.query_cube."""
-    snapshot = session.snapshot()
-    state = _restrict(snapshot.find_cube(cube), _names(datasets, "datasets"))
-    source = cube_table(state)
-    dimensions = _names(dimension_columns, "dimension_columns")
-    if dimensions is None:
-        dimensions = state.cube.dimension_columns
+    """Return the rows of a cube, or of what is attached, as the original does; see Connection.query_cube."""
+    tables, named = session.tables(), _names(dimension_columns, "dimension_columns")
+    snapshot, chosen = tables.snapshot, _names(datasets, "datasets")
+    source = None
+    if named and chosen is None and isinstance(cube, str) and cube not in snapshot.members:
+        found = tables.find((cube,))
+        source = found if found.is_attached else None
+    source = source or cube_table(_restrict(snapshot.find_cube(cube), chosen))
+    known = source.cube  # what is attached has the dimensions that are named
+    whole, partitions = (known.dimension_columns, known.partition_columns) if known else (named or (), ())
+    dimensions = whole if named is None else named
     groups = _names(partition_by, "partition_by") or ()
     payload = _names(payload_columns, "payload_columns")
     parsed = parse_conditions(conditions, source.columns)
-    _check_names(state, source, dimensions, groups, payload)
+    _check_names(source, whole, dimensions, groups, payload)
     parsed = check_types(parsed, source.columns)
-    if payload is None:
-        payload = tuple(source.columns)
-    columns = sorted({*dimensions, *state.cube.partition_columns, *groups, *payload})
-    _check_projection(state, source, dimensions, {*columns, *(c.column for c in parsed)})
-    text, parameters = _sql(state, columns, dimensions, groups, parsed)
+    columns = sorted({*dimensions, *partitions, *groups, *(source.columns if payload is None else payload)})
+    dropped = {*whole} - {*dimensions}
+    _check_projection(source, dropped, {*columns, *(c.column for c in parsed)} - {*whole, *partitions})
+    text, parameters = _sql(columns, dropped - {*groups}, groups, (*dimensions, *partitions), parsed)
     # The order of the rows is by code point, whatever collation the session has.
     own = session.settings.copy()
     own.set("default_collation", None)
     query = SelectQuery(parse_select(text), Tables(snapshot, {_TABLE: source}), session.runtime, own, parameters)
-    tables = _split(query.arrow(), groups) if groups else [query.arrow()]
-    results = [Query(t, query.types, report=query.report, stats=query.stats) for t in tables]
+    split = _split(query.arrow(), groups) if groups else [query.arrow()]
+    results = [Query(t, query.types, report=query.report, stats=query.stats) for t in split]
     return results if groups else results[0]
 
 
@@ -97,12 +100,12 @@ def _restrict(state: CubeState, datasets: _Columns | None) -> CubeState:
 
 
 def _check_names(
-    state: CubeState, source: Table, dimensions: _Columns, groups: _Columns, payload: _Columns | None
+    source: Table, whole: _Columns, dimensions: _Columns, groups: _Columns, payload: _Columns | None
 ) -> None:
     if not dimensions:
         raise UsageError("Dimension columns cannot be empty.")
     for what, names, known in (
-        ("Dimension", dimensions, state.cube.dimension_columns),
+        ("Dimension", dimensions, source.columns.keys() & whole),
         ("Partition-by", groups, source.columns),
         ("Payload", payload or (), source.columns),
     ):
@@ -110,7 +113,7 @@ def _check_names(
         if missing:
             raise UsageError(f"{what} columns that the cube does not have: {', '.join(missing)}", code="unknown-column")
     unindexed = []
-    tables = [m.table for m in state.members.values()]
+    tables = [part.table for part in source.parts]
     for column in groups:
         # The original fails for dates that are no partition key; whoever relies on that gets an error here too.
         is_indexed = any(column in t.indices for t in tables) and not pa.types.is_date(source.columns[column])
@@ -120,13 +123,12 @@ def _check_names(
         raise UsageError(f"Partition-by columns without index: {', '.join(unindexed)}", code="not-indexed")
 
 
-def _check_projection(state: CubeState, source: Table, dimensions: _Columns, needed: Iterable[str]) -> None:
+def _check_projection(source: Table, dropped: set[str], needed: Iterable[str]) -> None:
     """Refuse columns of datasets whose cells are not determined by the dimensions asked for."""
-    shared = {*state.cube.dimension_columns, *state.cube.partition_columns}
+    keys = {part.name: part.join_key for part in source.parts}
     for column in sorted(needed):
         owner = source.owner[column]
-        lost = [c for c in state.members[owner].join_key if c in state.cube.dimension_columns and c not in dimensions]
-        if column not in shared and lost:
+        if lost := [c for c in keys[owner] if c in dropped]:
             raise UsageError(
                 f"Column {column!r} of dataset {owner!r} depends on {', '.join(lost)}, which is not asked for.",
                 code="cannot-project",
@@ -135,20 +137,18 @@ def _check_projection(state: CubeState, source: Table, dimensions: _Columns, nee
 
 
 def _sql(
-    state: CubeState, columns: list[str], dimensions: _Columns, groups: _Columns, conditions: list[Condition]
+    columns: list[str], dropped: set[str], groups: _Columns, order: _Columns, conditions: list[Condition]
 ) -> tuple[str, Mapping[str, Any]]:
     where, parameters = to_sql(conditions, quote)
     parts = [where, *(f"{quote(g)} IS NOT NULL" for g in groups)]
     predicate = " AND ".join(p for p in parts if p)
-    dropped = set(state.cube.dimension_columns) - {*dimensions, *groups}
-    order = dict.fromkeys([*groups, *dimensions, *state.cube.partition_columns])
     # Of a dimension that is projected away the original shows some value of the cells that become one.
     quoted = {c: quote(c) for c in columns}
     items = [f"max({q}) AS {q}" if c in dropped else q for c, q in quoted.items()]
     text = f"SELECT {', '.join(items)} FROM {_TABLE}" + (f" WHERE {predicate}" if predicate else "")
     if dropped:
         text += f" GROUP BY {', '.join(q for c, q in quoted.items() if c not in dropped)}"
-    return f"{text} ORDER BY {', '.join(map(quote, order))}", parameters
+    return f"{text} ORDER BY {', '.join(map(quote, dict.fromkeys([*groups, *order])))}", parameters
 
 
 def _split(table: pa.Table, groups: _Columns) -> list[pa.Table]:

@@ -16,6 +16,7 @@ from pyiceberg.types import LongType
 
 import kartosql
 from delta_tables import DeltaTable, column
+from kartosql.conditions import C
 from kartosql.errors import KartosqlError, KartosqlWarning
 
 
@@ -347,3 +348,35 @@ def test_folders_without_metadata_of_their_own_keep_them_beside_inverted_indices
     assert con.refresh_skipping_index("t")["added"] == 1
     assert selected(con, sql) == 2
     assert steps(con, "SELECT s FROM t WHERE k = 3") == ["inverted index"]
+
+
+# -- query_cube ------------------------------------------------------------------------------------
+
+
+def test_query_cube_asks_what_is_attached_by_the_dimensions_that_are_named(con, lake, tmp_path):
+    for at in (1, 0):
+        lake.append(pa.table({"k": [10 * at + 1, 10 * at, None], "s": ["b", "a", "b"], "n": [1, at, None]}))
+    con.attach(lake.url, "t", **lake.options)
+    con.create_index("t", ["k", "s"])
+    found = con.query_cube("t", ["s", "k"])
+    assert (found.columns, len(found)) == (["k", "n", "s"], 6)
+    assert found.rows()[:3] == [(0, 0, "a"), (10, 1, "a"), (1, 1, "b")]
+    lake.delete("k = 10")
+    assert con.query_cube("t", "k", payload_columns=["n"], conditions=C("k") == 1).rows() == [(1, 1)]
+    found = con.query_cube("t", "k", payload_columns=[], conditions="(k > 5) & (s == 'b')")
+    assert (found.columns, found.rows()) == (["k"], [(11,)])
+    assert found.report.files_selected < found.report.files_total
+    parts = con.query_cube("t", ["k"], partition_by="s", payload_columns=[])
+    assert [part.rows() for part in parts] == [[(0, "a")], [(1, "b"), (11, "b"), (None, "b"), (None, "b")]]
+    for code, call in {
+        "unknown-table": lambda: con.query_cube("t"),
+        "unknown-column": lambda: con.query_cube("t", ["k", "no"]),
+        "not-indexed": lambda: con.query_cube("t", ["k"], partition_by="n"),
+    }.items():
+        with pytest.raises(KartosqlError) as error:
+            call()
+        assert error.value.code == code
+    pq.write_table(pa.table({"x": [2, 1], "k": ["b", "a"]}), tmp_path / "store" / "own.parquet")
+    assert con.query_cube("own", "x").rows() == [("a", 1), ("b", 2)]  # without ATTACH
+    con.build_cube(kartosql.Cube("own", ["x"], ["p"]), pa.table({"x": [7], "p": [0]}))
+    assert con.query_cube("own", "x").rows() == [(0, 7)]
