@@ -175,6 +175,13 @@ def test_a_lookup_that_does_not_pay_is_left_out_and_says_so(world, monkeypatch):
     assert "not looked up, at most 20 files could be left out" in scan["steps"][0]["condition"]
 
 
+def test_skipping_indexes_that_are_made_one_by_one_all_stay(world):
+    for number, column in enumerate("ktn", 1):
+        assert world.con.create_skipping_index("d", minmax=column)["indexes"] == number
+    assert world.con.create_skipping_index("d", bloomfilter="k")["indexes"] == 4
+    assert world.con.refresh_skipping_index("d")["indexes"] == 4
+
+
 def test_an_index_is_dropped(world):
     world.con.create_index("d", ["k", "t"])
     assert world.con.sql("DROP INDEX ON d (k)").rows() == [("d", "k")]

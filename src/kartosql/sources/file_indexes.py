@@ -197,7 +197,7 @@ class FileIndexes:
 
     def skipping(self, seen: str | None) -> MetadataStore:
         """Return the metadata of skipping indexes as of a change that was ``seen``; None opens them anew."""
-        if self._skipping is None or self._skipping[0] != seen:
+        if seen is None or self._skipping is None or self._skipping[0] != seen:
             self._skipping = seen, MetadataStore.below(self.store(), self.skipping_folder)
         return self._skipping[1]
 
