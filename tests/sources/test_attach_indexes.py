@@ -182,6 +182,16 @@ def test_skipping_indexes_that_are_made_one_by_one_all_stay(world):
     assert world.con.refresh_skipping_index("d")["indexes"] == 4
 
 
+def test_an_index_leaves_skipping_indexes_that_are_older_than_the_grace_period(world):
+    world.con.create_skipping_index("d", valuelist="k")
+    parts = [*world.list.parent.glob("skipping/*.parquet")]
+    for part in parts:
+        os.utime(part, (0, 0))
+    world.con.create_index("d", "t")
+    assert len(parts) == len([part for part in parts if part.exists()]) > 0
+    assert world.files("k = 47") == ["7.parquet"]
+
+
 def test_an_index_is_dropped(world):
     world.con.create_index("d", ["k", "t"])
     assert world.con.sql("DROP INDEX ON d (k)").rows() == [("d", "k")]

@@ -215,8 +215,9 @@ class FileIndexes:
         done, store = [self._create(c, read, BATCHES * operation.options.memory) for c in columns], self.store()
         known = {s.key for listed in self.now().indexes.values() for s in listed.segments}
         found, before = store.details(f"{self._folder}/"), store.now() - grace
-        ours = (k for k in found if k.endswith(".parquet") or f"/{SIDE_FOLDER}/" in k)
-        store.delete([k for k in ours if k not in known and found[k].modified < before])
+        old = (k for k in found if k not in known and found[k].modified < before)
+        ours = (k for k in old if k.endswith(".parquet") or f"/{SIDE_FOLDER}/" in k)
+        store.delete([k for k in ours if not k.startswith(f"{self.skipping_folder}/")])
         return done
 
     def _create(self, column: str, read: Pairs, most: int) -> dict[str, Any]:
