@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from kartosql.conditions import Condition, Conjunction, check_types, is_null, parse_conditions, to_sql
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.errors import UsageError
+from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube, CubeState
 from kartosql.plan.bind import Parameters, bind
 from kartosql.plan.reader import ConditionReader
@@ -49,8 +49,12 @@ def query_cube(
     snapshot, chosen = tables.snapshot, _names(datasets, "datasets")
     source = None
     if named and chosen is None and isinstance(cube, str) and cube not in snapshot.members:
-        found = tables.find((cube,))
-        source = found if found.is_attached else None
+        try:
+            found = tables.find((cube,))
+            source = found if found.is_attached else None
+        except SqlError as e:  # the cube that it is not is told instead
+            if e.code != "unknown-table":
+                raise
     source = source or cube_table(_restrict(snapshot.find_cube(cube), chosen))
     known = source.cube  # what is attached has the dimensions that are named
     whole, partitions = (known.dimension_columns, known.partition_columns) if known else (named or (), ())

@@ -264,7 +264,7 @@ def test_a_view_of_the_user_is_not_replaced(spark: Any, con: kartosql.Connection
 
 def test_errors_are_ours(spark: Any, con: kartosql.Connection) -> None:
     for text, code in (
-        ("SELECT random() FROM d", "not-portable"),
+        ("SELECT hash(x) FROM d", "not-portable"),
         ("SELECT (x * 100)::TINYINT FROM d", "invalid-value"),
     ):
         with pytest.raises(KartosqlError) as caught:
