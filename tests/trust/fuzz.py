@@ -95,7 +95,7 @@ def _decoders() -> dict[str, Decode]:
             log._files_of(data, log._Changes("t"))
 
     def vector(data: bytes) -> None:
-        content = struct.pack("<I", vectors.MAGIC) + data
+        content = roaring.MAGIC + data
         file = struct.pack(">I", len(content)) + content + struct.pack(">I", zlib.crc32(content))
         found = {"storageType": "p", "pathOrInlineDv": "v", "sizeInBytes": len(content), "offset": 1, "cardinality": 3}
         vectors.positions_of(found, lambda *_: file, "f")
