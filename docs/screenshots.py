@@ -58,10 +58,17 @@ class Terminal:
             timeout=10,
         )
 
-    def wait_for(self, text: str, seconds: float = 300) -> None:
-        """Read until a text stands on the screen, and then until nothing more comes."""
-        end, quiet = time.monotonic() + seconds, 0.0
+    def wait_for(self, text: str, again: str = "", seconds: float = 300) -> None:
+        """Read until a text stands on the screen, and then until nothing more comes.
+
+        What is completed too late on a busy machine is not shown: a text to type ``again`` asks for it anew.
+        """
+        end, quiet, silent = time.monotonic() + seconds, 0.0, 0.0
         while time.monotonic() < end and quiet < 1:
+            if again and silent > 20:
+                self.send(again)
+                silent = 0.0
+            silent += 0.2
             with contextlib.suppress(pexpect.TIMEOUT):
                 self._stream.feed(self._process.read_nonblocking(65_536, timeout=0.2))
                 quiet = 0.0
@@ -120,7 +127,7 @@ def picture(name: str, store: str) -> str:
             terminal.wait_for("> ")
             for typed, shown in PICTURES[name]:
                 terminal.send(typed)
-                terminal.wait_for(shown)
+                terminal.wait_for(shown, "" if typed.endswith("\r") else f"\x7f{typed[-1]}")
             return terminal.svg()
         finally:
             terminal.close()
