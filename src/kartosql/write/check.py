@@ -521,10 +521,10 @@ def repair(store: Store, uuid: str, findings: Sequence[Finding], grace: dt.timed
         ("lost-commit", lambda head: lost_change(store, head, entries)),
         ("foreign-write", lambda head: Change(uuid, OPERATION) if head.identity is None or head.is_foreign else None),
     )
+    entries = read_entries(store, uuid) if "lost-commit" in wanted else []  # before the document, as in findings
     for check_, planned in steps:
         if check_ not in wanted:
             continue
-        entries = read_entries(store, uuid) if check_ == "lost-commit" else []  # before the document, as in findings
         head = read_head(store, uuid)
         change = planned(head) if head is not None else None
         if change is not None:
