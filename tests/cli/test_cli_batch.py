@@ -54,6 +54,15 @@ def test_statements_come_from_stdin(run, cube, arguments):
     assert run(cube, *arguments, stdin="SELECT count(*) AS n FROM c").out == "n\n4\n"
 
 
+def test_a_closed_stdout_is_an_error_of_the_usage(run, cube, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)  # as Python has it where a shell is told >&-
+    found = run(cube, "-c", "SELECT 1 AS a")
+    assert found.code == 2
+    assert "no stdout" in found.err
+    assert run(cube, "-c", "SELECT 1 AS a", "-o", str(tmp_path / "a.csv")).code == 0
+    assert (tmp_path / "a.csv").read_text() == "a\n1\n"
+
+
 def test_stdin_is_left_alone_when_there_is_a_statement(run, cube):
     assert run(cube, "-c", "SELECT 1 AS a", stdin="SELECT 2 AS b").out == "a\n1\n"
 

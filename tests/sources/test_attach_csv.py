@@ -30,9 +30,14 @@ def test_the_suffix_says_what_a_file_is(con, tmp_path):
     write(tmp_path / "rows.csv", "a\n7\n")
     con.attach(tmp_path / "rows.csv", "t")
     assert con.sql("FROM t").rows() == [(7,)]
+    con.sql(f"ATTACH '{tmp_path}/rows.csv' AS u")
+    con.sql(f"ATTACH '{tmp_path}/rows.csv' AS v (HEADER false)")
+    assert con.sql("FROM u").rows() == [(7,)]
+    assert con.sql("FROM v").rows() == [("a",), ("7",)]
     with pytest.raises(KartosqlError) as caught:
-        con.sql("ATTACH 'rows.csv' AS u")
-    assert caught.value.hint == "Say what it is: ATTACH 'rows.csv' AS u (TYPE csv)."
+        con.sql("ATTACH 'rows' AS w")
+    assert caught.value.code == "not-supported"
+    assert "TYPE parquet | csv" in caught.value.hint
 
 
 def test_each_file_is_read_as_it_is_written(con, tmp_path):

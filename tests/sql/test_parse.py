@@ -151,7 +151,6 @@ def test_a_second_statement_is_an_error_at_its_semicolon():
     "text",
     [
         "COPY c TO 'x'",
-        "ATTACH 'x' AS y",
         "CREATE TABLE t (a INT)",
         "PRAGMA version",
         "INSTALL httpfs",

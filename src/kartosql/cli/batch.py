@@ -51,6 +51,8 @@ def run_batch(options: Options) -> None:
         raise UsageError("The store is missing.", hint="kartosql URL -c SQL; kartosql demo shows a sample cube.")
     if not options.sources and sys.stdin is None:
         raise UsageError("There is no stdin to read statements from.", hint='kartosql URL -c "SHOW TABLES"')
+    if sys.stdout is None and options.output in (None, "-"):
+        raise UsageError("There is no stdout to write rows to.", hint="Write them with -o FILE.")
     sources = options.sources or [StatementSource("-", "-")]
     page = _page_of_reports(options)
     options = replace(options, format=format_asked(options))

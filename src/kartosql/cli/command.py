@@ -41,7 +41,8 @@ def run(arguments: Sequence[str] | None, answer: bytes | None = None) -> int:
             else:
                 with output.opened(None) as out:
                     out.write(answer)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except SystemExit as e:
             return e.code if isinstance(e.code, int) else output.FINE
         except Terminated as e:

@@ -62,10 +62,11 @@ class _AttachCursor(TokenCursor):
         options = self._options() if self.take("(") else {}
         self.end()
         if "type" not in options:
+            options["type"] = type_of(url)
+        if options["type"] is None:
             self.at = 0
-            said = f"Say what it is: ATTACH '{url}' AS {name or 'name'} (TYPE {type_of(url)})."
-            hint = said if type_of(url) else f"Supported are SELECT, SHOW and others, and {FORM}."
-            raise self.fail("ATTACH without a TYPE is not supported.", hint, code="not-supported")
+            hint = f"Say what it is: {FORM}. The ends {', '.join(_SUFFIXES)} say it by themselves."
+            raise self.fail("ATTACH without a TYPE is not supported here.", hint, code="not-supported")
         if not name:
             raise self.fail("Expected AS and a name.")
         return Attach(self.text, url, name, span, options, replace, if_not_exists, parameter)
