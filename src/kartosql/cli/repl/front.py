@@ -203,7 +203,6 @@ def run(behind: Opening) -> None:
     """Prompt until the shell is left; raises what opening the store raises."""
     behind.screen.say(greeting(behind.place), "note")
     front = Front(behind)
-    behind.start()
     run_init(behind)
     while True:
         try:
@@ -267,6 +266,7 @@ class Front:
         )
         # A terminal that does not answer where its cursor is has no toolbar; that is no reason for a warning.
         self._session.app.renderer.cpr_not_supported_callback = lambda: None
+        self._session.app.after_render += lambda app: behind.start()  # who waits for the prompt shares no CPU with it
         behind.on_news = self._redraw
         behind.on_values = self._complete_again
 

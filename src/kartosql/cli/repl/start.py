@@ -49,7 +49,6 @@ def run_shell(options: Options) -> None:
         screen.say(text, "hint")
     behind = Opening(screen, shell_options, options, profile)
     if wants_plain(screen):
-        behind.start()
         _run_lines(behind)
         return
     try:
@@ -178,15 +177,19 @@ class Opening:
         self.on_values: Callable[[], None] = lambda: None
         self._given = options
         self._profile = profile
+        self._begun = False
         self._made = threading.Event()
         self._wanted = threading.Event()
 
     def start(self) -> None:
-        """Begin."""
-        threading.Thread(target=self._work, name=BEHIND, daemon=True).start()
+        """Begin, if it has not begun."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self._work, name=BEHIND, daemon=True).start()
 
     def shell(self) -> Shell:
         """Return the shell as soon as it is there; raises what opening the store raised."""
+        self.start()
         # Not without a limit: Ctrl-C that comes just before Python begins to wait does not wake it.
         while not self._made.wait(0.1):
             pass
