@@ -261,8 +261,9 @@ def translates_errors(cls: type[_C]) -> type[_C]:
 def _translating(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        working = getattr(args[0], "_working", contextlib.nullcontext)  # connections can be stopped
-        with translated_errors(), working():
+        # Connections can be stopped. Asked of the class: an instance makes an error with a hint for what it lacks.
+        working = getattr(type(args[0]), "_working", contextlib.nullcontext)
+        with translated_errors(), working(args[0]):
             return function(*args, **keywords)
 
     return call

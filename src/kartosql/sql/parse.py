@@ -39,7 +39,7 @@ def tokenize(text: str) -> list[Token]:
     """Return the tokens of ``text``; raises ``syntax-error`` and ``statement-too-long``."""
     if not isinstance(text, str):
         raise SqlError(f"A statement is text, not {type(text).__name__}.", code="invalid-argument")
-    if not is_unicode(text):
+    if not text.isascii() and not is_unicode(text):
         at = next(at for at, char in enumerate(text) if not is_unicode(char))
         message = f"The statement holds {text[at]!r}, half of a surrogate pair, which is no character."
         raise SqlError(message, code="syntax-error", span=(at, at + 1))
