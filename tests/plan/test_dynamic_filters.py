@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,7 @@ import kartosql
 import kartosql.query
 from kartosql.engines.duckdb import evaluator
 from kartosql.engines.duckdb.evaluator import Planner
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.plan import dynamic_filters
 from kartosql.plan.prune import prune
 from kartosql.store import Store
@@ -185,3 +187,34 @@ def test_the_clock_stands_still_while_a_statement_is_planned_and_run(monkeypatch
             patch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
             assert con.sql(sql).rows() == rows
         assert con.explain(sql).to_dict()["scans"][0]["datasets"][0]["files_selected"] == files
+
+
+@pytest.mark.parametrize("fetched", [256, 0], ids=["values fetched", "values held"])
+def test_values_that_python_has_no_type_for_are_joined_as_all_others(tmp_path, monkeypatch, fetched):
+    monkeypatch.setattr(evaluator, "MAX_FETCHED", fetched)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "big").mkdir()
+    day = "INTERVAL (i) DAY"
+    dates = "CASE WHEN i = 7 THEN DATE 'infinity' WHEN i = 9 THEN DATE '-infinity' ELSE DATE '2020-01-01' + i::INT END"
+    columns = f"i, {dates} AS d, TIMESTAMP 'epoch' + {day} AS t, TIMESTAMPTZ '2020-01-01 00:00:00+00' + {day} AS z"
+    for i in range(40):
+        duckdb.sql(f"COPY (SELECT {columns} FROM range({i}, {i + 1}) r(i)) TO '{tmp_path}/big/{i}.parquet'")
+    duckdb.sql(f"COPY (SELECT {columns} FROM range(40) r(i) WHERE i IN (2, 7, 9, 11)) TO '{tmp_path}/small.parquet'")
+    with kartosql.connect(tmp_path / "store") as con:
+        con.attach(tmp_path / "big", "big")
+        con.attach(tmp_path / "small.parquet", "small")
+        con.create_index("big", ["d", "t", "z"])
+        for column in "dtz":
+            query = con.sql(f"SELECT big.i FROM big JOIN small USING ({column}) ORDER BY 1")
+            assert query.rows() == [(2,), (7,), (9,), (11,)]
+        assert fetched == 0 or con.explain("SELECT * FROM big JOIN small USING (z)").files_selected == 5
+
+
+def test_a_result_that_cannot_be_fetched_is_not_in_the_way_of_what_comes(connection):
+    statement = connection._session.runtime
+    with statement.planner(connection._session.settings, FileAccess(statement.store)) as planner:
+        with pytest.raises(OverflowError):
+            planner.rows("SELECT INTERVAL 2000000000 days")
+        planner.register("more", pa.table({"a": [1]}))
+        assert planner.rows("FROM more") == [(1,)]
+        planner.unregister("more")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -132,15 +133,17 @@ class DynamicFilterPlanner:
         text = f"{column[1]} is one of {count:,} values of {self._query.occurrences[of[0]].name[-1]}.{of[1]}"
         if not count:
             return Opaque(text, ("FALSE",), says=lambda: Constant(False))
+
+        @cache
+        def says() -> Predicate:
+            found = values.fetch() if isinstance(values, Held) else values
+            known = [v for v in map(value_of, found or ()) if v is not None]
+            return In((column,), tuple(known)) if len(known) == count else UNKNOWN
+
         if isinstance(values, Held):
-            return Opaque(text, (column, f" IN ({values.query})"))
+            return Opaque(text, (column, f" IN ({values.query})"), says=says)
         name = f"kartosql_values_{len(self._parameters)}"
         self._parameters[name] = values
-
-        def says() -> Predicate:
-            known = [v for v in map(value_of, values) if v is not None]
-            return In((column,), tuple(known)) if len(known) == len(values) else UNKNOWN
-
         return Opaque(text, (column, " IN (SELECT unnest(", Parameter(name), "))"), says=says)
 
     def _values(self, source: Occurrence, scan: OccurrenceScan | None, column: str) -> list[Any] | Held | None:

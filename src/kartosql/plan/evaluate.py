@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -97,10 +97,14 @@ VALUE_PAIRS = 4  # a value takes as much memory as this many pairs
 
 @dataclass(frozen=True)
 class Held:
-    """Values that an engine keeps while it plans a statement, as the text of a query for them."""
+    """Values that an engine keeps while it plans a statement, as the text of a query for them.
+
+    ``fetch`` returns them, None if they are many or Python has no such values.
+    """
 
     query: str
     count: int
+    fetch: Callable[[], list[Any] | None]
 
 
 # How AND, OR and NOT join the atoms of a predicate; None is an atom. None of an AND is an AND itself, nor of an OR.

@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -697,11 +697,24 @@ class Planner(EngineSession):
             ((count,),) = self.rows(f"SELECT count(*) FROM {held}")
             if count > limit:
                 return None
-            if count > MAX_FETCHED:
-                return Held(f"FROM {held}", count)
-            return [v for (v,) in self.rows(f"FROM {held}")]
+            if count <= MAX_FETCHED:
+                with contextlib.suppress(duckdb.Error):  # Python may lack a module for their type
+                    fetched = [v for (v,) in self.rows(f"FROM {held}")]
+                    # DuckDB gives the first and the last date of Python for infinite ones, too.
+                    if not any(str(v)[:10] in ("0001-01-01", "9999-12-31") for v in fetched):
+                        return fetched
+            return Held(f"FROM {held}", count, partial(self._fetched, held, count))
         except (duckdb.Error, FormatError):
             return None  # the statement itself will tell whether that matters
+
+    def _fetched(self, held: str, count: int) -> list[Any] | None:
+        if count > MAX_FETCHED:
+            return None
+        try:
+            found: list[Any] = self.table(f"FROM {held}")["v"].to_pylist()
+        except (duckdb.Error, ValueError, OverflowError):
+            return None
+        return found
 
 
 def _used(parameters: Mapping[str, Any], sql: str) -> dict[str, Any]:

@@ -238,7 +238,12 @@ class EngineSession:
     def rows(self, sql: str, parameters: Any = None) -> list[Any]:
         """Execute our own query and return its rows."""
         with stopping.running(self.interrupt):
-            return list(self._connection.execute(sql, parameters or None).fetchall())
+            try:
+                return list(self._connection.execute(sql, parameters or None).fetchall())
+            except BaseException:
+                with contextlib.suppress(duckdb.Error):
+                    self._connection.abort()  # what is left of the result refuses other work
+                raise
 
     def table(self, sql: str) -> pa.Table:
         """Execute our own query and return its rows as a table of Arrow, in their order."""
