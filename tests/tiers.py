@@ -24,7 +24,7 @@ SLOW = TESTS / "slow.txt"
 LIMIT = 0.7  # seconds that all cases of a test may take together without being slow
 # Names in code that stand for starting a process.
 _STARTING = {"subprocess", "multiprocessing", "pexpect", "fork", "posix_spawn", "ProcessPoolExecutor"}
-_TAKES_SPARK = re.compile(r"def test_\w+\([^)]*\bspark\b")  # the fixture
+_TAKES_SPARK = re.compile(r"(def test_\w+\([^)]*\b|usefixtures\(\")spark(_connect)?\b")  # the fixtures
 _OF_ORIGINALS = ("test_beside_originals.py", "test_readback.py")
 _STARTED = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 
