@@ -76,7 +76,7 @@ def test_without_java_it_is_duckdb_and_the_report_says_why(ktk_store: Path, monk
     with kartosql.connect(ktk_store, spark_threshold=1) as con:
         report = con.explain("SELECT SHOP FROM retail").to_dict()
         assert report["engine"] == "duckdb"
-        assert report["engine_reason"].endswith("but Spark needs Java, and there is none.")
+        assert report["engine_reason"].endswith("but Spark needs Java 17 or later, and there is none.")
 
 
 def test_a_session_that_does_not_start_leaves_it_to_duckdb(

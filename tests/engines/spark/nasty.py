@@ -730,8 +730,6 @@ s->>'$.a.b'
 gcd(n, k)
 even(r)
 bar(r, 0, 10)
-first(s)
-any_value(n)
 list(n)
 string_agg(s)
 approx_count_distinct(n)

@@ -107,6 +107,10 @@ SELECT g, product(u), product(d), product(k) FROM v WHERE abs(k) < 1e8 GROUP BY 
 SELECT g, product(d) FROM v WHERE abs(d) > 1e-10 AND g <> 99 GROUP BY g
 SELECT g, skewness(k), kurtosis(k) FROM v GROUP BY g
 SELECT g, skewness(d), kurtosis(d), kurtosis(id % 7) FROM v WHERE d > -1e4 GROUP BY g
+SELECT g, any_value(g), any_value(s) FILTER (WHERE s = 'a'), any_value(DISTINCT b) FILTER (WHERE b) FROM v GROUP BY g
+SELECT g, any_value(1 / 0.0e0 * g), first(g), last(g::VARCHAR), arbitrary(g > 3), first(NULLIF(g, g)) FROM v GROUP BY g
+SELECT any_value(x) FROM (VALUES (NULL), (3), (3), (NULL)) r(x)
+SELECT any_value(id), first(s), last(d), arbitrary(m) FROM v WHERE id < 0
 SELECT count(*) FROM (SELECT random() AS r FROM v) WHERE r >= 0 AND r < 1
 SELECT count(*) FROM v WHERE CASE WHEN id > 0 THEN random() ELSE 0 END < 2
 PIVOT v ON u USING sum(k) GROUP BY g
@@ -115,6 +119,9 @@ PIVOT v ON y USING count(*) GROUP BY b ORDER BY b
 PIVOT (SELECT g, i FROM v) ON i
 PIVOT p ON a USING sum(n), max(n) GROUP BY b
 PIVOT p ON b USING sum(n) GROUP BY a
+PIVOT (SELECT g, m FROM v) ON m USING count(*), min(g)
+PIVOT (SELECT g, b, k FROM v) ON g USING sum(k) GROUP BY b
+FROM (SELECT g, u, b, k FROM v) PIVOT (sum(k) FOR g IN (1, 2, 3, 4, 5, 6, 7, 8) u IN (0, 1, 255) GROUP BY b)
 WITH w AS (SELECT g, i, k FROM v) PIVOT w ON i USING max(k), min(k)
 """.strip().splitlines()
 
@@ -146,7 +153,10 @@ def test_answers_are_those_of_duckdb(both: Both, text: str) -> None:
         ("SELECT [a - b] FROM t", "INTERVAL"),
         ("SELECT DISTINCT age(a, b) FROM t", "compare"),
         ("PIVOT (SELECT * FROM v WHERE false) ON i USING max(k) GROUP BY g", "without values"),
-        ("PIVOT (SELECT g, m FROM v) ON m USING count(*)", "more than 20 values"),
+        (f"FROM v PIVOT (count(*) FOR k IN ({', '.join(map(str, range(1001)))}) GROUP BY g)", "more than 1,000 values"),
+        ("SELECT g, any_value(k) FROM v GROUP BY g", "several values"),
+        ("SELECT first(x), count(*) FROM (VALUES (1), (NULL)) r(x)", "several values"),
+        ("SELECT last(x) FROM (VALUES (0.0e0), (-0.0e0)) r(x)", "several values"),
         ("PIVOT v ON s, i USING max(k) GROUP BY g", "lists the values"),
         ("PIVOT v ON lower(s) USING max(k) GROUP BY g", "lists the values"),
         ("PIVOT v ON i USING list(k) GROUP BY g", "list"),

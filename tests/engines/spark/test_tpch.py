@@ -15,18 +15,21 @@ import tpch
 import kartosql
 from sparks import Both, same
 
-# Each is several jobs; those that stand for all others are run wherever tests are.
-NUMBERS = range(1, 23) if os.environ.get("KARTOSQL_TPCH") == "all" else (1, 2, 4, 7, 9, 11, 13, 15, 16, 18, 21, 22)
+# Each is several jobs; those that stand for all others are run wherever tests are, and all where a scale is given.
+SCALE = os.environ.get("KARTOSQL_TPCH", "")
+NUMBERS = range(1, 23) if SCALE else (1, 2, 4, 7, 9, 11, 13, 15, 16, 18, 21, 22)
 
 
 @pytest.fixture(scope="module")
 def both(spark, tmp_path_factory):
-    """A cube of orders and lines, and the other tables as datasets, at scale 0.01."""
+    """A cube of orders and lines, and the other tables as datasets, at the scale."""
     generator = os.path.join(os.path.dirname(sys.executable), "tpchgen-cli")
     if not os.path.exists(generator):
         pytest.skip("tpchgen-cli is not installed: pip install 'kartosql[benchmarks]'")
     data, store = tmp_path_factory.mktemp("tpch"), tmp_path_factory.mktemp("store")
-    subprocess.run([generator, "parquet", "-s", "0.01", f"--output-dir={data}"], check=True, capture_output=True)
+    subprocess.run(
+        [generator, "parquet", "-s", SCALE or "0.01", f"--output-dir={data}"], check=True, capture_output=True
+    )
     with kartosql.connect(str(store)) as con:
         for name in tpch.TABLES:
             table = pq.read_table(Path(data) / f"{name}.parquet")

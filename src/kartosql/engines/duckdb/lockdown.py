@@ -12,7 +12,7 @@ CONFIG = {"autoinstall_known_extensions": "false", "autoload_known_extensions": 
 # What we change from statement to statement. SET is a statement of its own, so no query of a user reaches it.
 OURS = (
     *("max_execution_time", "parquet_metadata_cache", "enable_profiling", "disabled_optimizers", "async_threads"),
-    *("enable_progress_bar", "enable_progress_bar_print"),
+    *("enable_progress_bar", "enable_progress_bar_print", "pivot_filter_threshold"),
 )
 
 

@@ -20,6 +20,7 @@ from kartosql.text.constants import literal
 
 _ROWS = "__kartosql_rows"
 _NAN = re.compile(r'"value":-?NAN\b')  # as DuckDB writes it, and Python does not read it
+MAX_PIVOTED = 1_000  # values of a PIVOT that are aggregates with filters each, and so no operator that only DuckDB has
 MAX_CONSTANT = 1 << 20  # bytes; the text that stands for it takes more
 
 
@@ -70,6 +71,7 @@ class Logical:
                 occurrences[occurrence.view[0], name] = occurrence.id
             shown = statement.described(query)
             edits = self._without_parameters(query)
+            statement.instance.change("pivot_filter_threshold", MAX_PIVOTED)
             text = edited(query.select.text, edits)
             ((document,),) = statement.rows(
                 "SELECT json_serialize_plan(?, skip_default := true, optimize := false)", [text]

@@ -85,6 +85,7 @@ class Instance:
             "parquet_metadata_cache": False,
             "disabled_optimizers": "''",
             "async_threads": 0,
+            "pivot_filter_threshold": 20,
         }
         self.footer_bytes = 0  # about what the footers take that are kept
         self.worn_out = False

@@ -564,6 +564,7 @@ class DuckStatement(EngineSession):
         if not ordered:
             names.update(("join_order", "projection_pullup"))
         self.instance.change("disabled_optimizers", f"'{','.join(sorted(names))}'")
+        self.instance.change("pivot_filter_threshold", 20)  # DuckDB's own, which plans for Spark raise
 
     # -- the run ---------------------------------------------------------------------------------
 

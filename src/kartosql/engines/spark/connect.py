@@ -255,10 +255,9 @@ def _loaded(
     keys: Mapping[str, str],
     options: Mapping[str, str],
 ) -> Any:
-    reader = spark.read.options(**options)
     columns = dict(_BINARY if stored is None else stored) | dict(keys)
     ddl = ", ".join(f"{quote(n)} {t}" for n, t in columns.items())
-    reader = reader.format("binaryFile" if stored is None else "parquet")
+    reader = spark.read.options(**options).format("binaryFile" if stored is None else "parquet")
     # Without any column there is none to name.
     return reader.schema(ddl or "__kartosql_none INT").load([_GLOB.sub(r"\\\1", path) for path in paths])
 
@@ -354,12 +353,8 @@ def _is_read_right(column: FileColumn, texts: Mapping[str, str], at: int) -> boo
         return text == "__HIVE_DEFAULT_PARTITION__" and value is None
     # Spark takes an encoded byte for a letter.
     spelled = re.sub("%([0-9A-Fa-f]{2})", lambda m: chr(int(m[1], 16)), text)
-    if text == "__HIVE_DEFAULT_PARTITION__":
-        return False
-    for test, spell in _SPELLED:
-        if test(column.type):
-            return spelled == spell(value)
-    return False
+    found = any(test(column.type) and spelled == spell(value) for test, spell in _SPELLED)
+    return found and text != "__HIVE_DEFAULT_PARTITION__"
 
 
 _SPELLED: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str | None]], ...] = (

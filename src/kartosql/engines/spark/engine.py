@@ -21,15 +21,7 @@ from kartosql.engines.spark.connect import configured, queried, shown
 from kartosql.engines.spark.listing import Places, moved
 from kartosql.engines.spark.profile import SparkProfile
 from kartosql.engines.spark.scan import READS, FileShapes, ScanFrames, check_types, stored_columns
-from kartosql.engines.spark.session import (
-    SEMANTICS,
-    check_session,
-    is_connect,
-    isolated,
-    keeping_active,
-    quiet,
-    session,
-)
+from kartosql.engines.spark.session import check_session, is_connect, isolated, keeping_active, quiet, session
 from kartosql.engines.spark.session import translate as error_of
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
@@ -163,7 +155,7 @@ class SparkStatement:
 
     @property
     def _spark_settings(self) -> Mapping[str, str]:
-        found = {**SEMANTICS, **SETTINGS, "spark.sql.session.timeZone": self._zone}
+        found = {**SETTINGS, "spark.sql.session.timeZone": self._zone}
         if self._is_recursive:  # filters that Spark derives from joins are not resolved there
             found["spark.sql.optimizer.dynamicPartitionPruning.enabled"] = "false"
         return found

@@ -37,8 +37,6 @@ READING = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
 }
-
-
 READS = {**SEMANTICS, **READING}
 
 

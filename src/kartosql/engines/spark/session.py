@@ -333,11 +333,9 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in wanted:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def _stop(context: Any, gateway: Any, folder: str) -> None:
@@ -362,23 +360,21 @@ def check_java() -> None:
     """Raise ``missing-java`` or ``old-java`` unless Spark finds a Java that it runs on."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+
+    def wrong(found: str, code: str = "missing-java") -> UsageError:
+        return UsageError(f"Spark needs Java {JAVA_VERSION} or later, and {found}.", code=code, hint=_JAVA_HINT)
+
     if java is None:
-        raise UsageError("Spark needs Java, and there is none.", code="missing-java", hint=_JAVA_HINT)
+        raise wrong("there is none")
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        raise UsageError(
-            f"Spark needs Java, and {java!r} cannot be run.", code="missing-java", hint=_JAVA_HINT
-        ) from None
+        raise wrong(f"{java!r} cannot be run") from None
     match = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
     if match is None:
-        raise UsageError(f"Spark needs Java, and {java!r} is none.", code="missing-java", hint=_JAVA_HINT)
+        raise wrong(f"{java!r} is none")
     if int(match[1]) < JAVA_VERSION:
-        raise UsageError(
-            f"Spark needs Java {JAVA_VERSION} or later, and {java!r} is Java {match[1]}.",
-            code="old-java",
-            hint=_JAVA_HINT,
-        )
+        raise wrong(f"{java!r} is Java {match[1]}", "old-java")
 
 
 def _reason(path: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kartosql.engines.duckdb.logical import MAX_PIVOTED
 from kartosql.engines.spark.portable.aggregates import Aggregates
 from kartosql.engines.spark.portable.expressions import Expressions, Fold, Node, constant, constants_of
 from kartosql.engines.spark.types import (
@@ -384,7 +385,7 @@ class Translator:
         return self._written(marked)
 
     def _logical_pivot(self, node: Node) -> SparkRelation:
-        raise NotPortable("Spark does not answer PIVOT with more than 20 values as DuckDB does.")
+        raise NotPortable(f"Spark does not answer PIVOT with more than {MAX_PIVOTED:,} values as DuckDB does.")
 
     def _logical_order_by(self, node: Node) -> SparkRelation:
         child = self.builder.unlimited(self._child(node))

@@ -16,6 +16,7 @@ Order = tuple[SparkExpression, bool, bool]  # the key, whether the greatest come
 
 _LISTS, _ENDS = ("list", "array_agg"), ("first", "last", "any_value", "arbitrary")
 _CONTINUOUS, _DISCRETE = ("median", "quantile_cont"), ("quantile_disc", "quantile")
+_SEVERAL = "several rows with the greatest or least value"
 _DIGITS, _REVERSED = "'0123456789ABCDEF'", "'FEDCBA9876543210'"
 
 
@@ -27,10 +28,11 @@ def ordered(
         return None
     if name in _LISTS and orders:
         return _list(args[0], orders, where, distinct=distinct)
-    if name in _ENDS and orders and len(args) == 1 and not distinct:
-        return _end(name, args[0], orders, where)
+    if name in _ENDS and len(args) == 1 and not (orders and distinct):
+        return _end(name, args[0], orders, where) if orders else _any(name, args[0], where)
     if name == "mode" and args[0].type.kind not in "fd" and not distinct:
-        return _mode(args[0].sql, where)
+        ends = (f"mode() WITHIN GROUP (ORDER BY {args[0].sql}{word}){_filter(*where)}" for word in ("", " DESC"))
+        return _alike("", "several values that are there most often", *ends)
     if orders or distinct:
         return None
     if name in ("arg_max", "max_by", "arg_min", "min_by") and len(args) > 1 and args[1].type.kind in COMPARABLE:
@@ -89,17 +91,29 @@ def _end(name: str, value: SparkExpression, orders: Sequence[Order], where: Sequ
     return f"({'max' if name == 'last' else 'min'}({_sortable(orders, value.sql)}){_filter(*where)}).v"
 
 
+def _any(name: str, value: SparkExpression, where: Sequence[str]) -> str:
+    """Return the value of all rows, where there is one only."""
+    of, shown = _filter(*where), f"CAST({value.sql} AS STRING)" if value.type.kind in "fd" else value.sql
+    several = f"min({shown}){of} <> max({shown}){of}"
+    if name != "any_value":
+        several += f" OR count({value.sql}){of} BETWEEN 1 AND count(*){of} - 1"
+    refused = refuses("several values of which any could be it")
+    return f"CASE WHEN {several} THEN {refused} ELSE min({value.sql}){of} END"
+
+
 def _extreme(value: SparkExpression, key: SparkExpression, where: Sequence[str], *, greatest: bool) -> str:
     """Return the value of the row with the greatest or least key, where all such rows have the same."""
-    found = _filter(*where, f"{value.sql} IS NOT NULL", f"{key.sql} IS NOT NULL")
-    most = f"(max(struct({key.sql} AS k, {value.sql} AS v)){found}).v"
-    least = f"(min(struct({_descending(key.sql, key.type.kind)} AS k, {value.sql} AS v)){found}).v"
-    if not greatest:
-        most = f"(max(struct({_descending(key.sql, key.type.kind)} AS k, {value.sql} AS v)){found}).v"
-        least = f"(min(struct({key.sql} AS k, {value.sql} AS v)){found}).v"
-    a, b = (f"CAST({s} AS STRING)" if value.type.kind in "fd" else s for s in (most, least))
-    several = refuses("several rows with the greatest or least value")
-    return f"CASE WHEN {a} <> {b} THEN {several} ELSE {most} END"
+    of = _filter(*where, f"{value.sql} IS NOT NULL", f"{key.sql} IS NOT NULL")
+    up, down = (f"struct({k} AS k, {value.sql} AS v)" for k in (key.sql, _descending(key.sql, key.type.kind)))
+    first, last = (up, down) if greatest else (down, up)
+    text = "STRING" if value.type.kind in "fd" else ""
+    return _alike(text, _SEVERAL, f"(max({first}){of}).v", f"(min({last}){of}).v")
+
+
+def _alike(text: str, reason: str, one: str, other: str) -> str:
+    """Return a value, refused where another one that could be it differs, compared as a type ``text`` unless empty."""
+    a, b = (f"CAST({v} AS {text})" if text else v for v in (one, other))
+    return f"CASE WHEN {a} <> {b} THEN {refuses(reason)} ELSE {one} END"
 
 
 def _first_of(rows: str, count: Any) -> str | None:
@@ -118,9 +132,7 @@ def _extremes(
     found = [_first_of(f"transform({s}, e -> e.v)", count) for s in sorted_]
     if found[0] is None:
         return None
-    a, b = (f"CAST({f} AS ARRAY<STRING>)" if value.type.kind in "fd" else f for f in found)
-    several = refuses("several rows with the greatest or least value")
-    return f"CASE WHEN {a} <> {b} THEN {several} ELSE {found[0]} END"
+    return _alike("ARRAY<STRING>" if value.type.kind in "fd" else "", _SEVERAL, found[0], str(found[1]))
 
 
 # Of a sorted list, once written: where each value begins, and how far it is to the next one.
@@ -137,11 +149,6 @@ _PRODUCT = (
     "OR aggregate(l, 1D, (a, e) -> a * CASE WHEN e = 0 THEN 1D ELSE least(abs(e), 1D) END) < 1e-300D "
     "THEN {refused} ELSE aggregate(l, 1D, (a, e) -> a * e) END)[0]"
 )
-
-
-def _mode(value: str, where: Sequence[str]) -> str:
-    first, last = (f"mode() WITHIN GROUP (ORDER BY {value}{word}){_filter(*where)}" for word in ("", " DESC"))
-    return f"CASE WHEN {first} <> {last} THEN {refuses('several values that are there most often')} ELSE {first} END"
 
 
 def _quantiles(name: str, args: Sequence[SparkExpression], where: Sequence[str]) -> str | None:
