@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
 import math
@@ -382,6 +383,83 @@ def duckdb_rows(data):
         file.write(data)
         file.flush()
         return duckdb.sql(f"SELECT * FROM '{file.name}' ORDER BY 1").fetchall()
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.string(), pa.timestamp("us")])
+def test_a_label_in_the_place_of_another_is_exchanged_in_row_groups(type_):
+    def make(n):
+        return {pa.int64(): n, pa.string(): f"{n:03}"}.get(type_, dt.datetime(2026, 1, 1) + dt.timedelta(n))
+
+    rng = random.Random(str(type_))
+    labels = [f"p={n % 9}/é{n:03}" for n in range(120)]
+    owned = {label: sorted(rng.sample(range(300), rng.choice([1, 3, 20]))) for label in labels}
+    given = sorted((n, label) for label, ns in owned.items() for n in ns)
+    store, index = stored([make(n) for n, _ in given], [label for _, label in given], 10, type_)
+    exchanges = 0
+    for number in range(40):
+        old, new = rng.choice(sorted(owned)), f"p={rng.choice([7, 8, 9, 10])}/ä{number:03}"
+        ns = owned.pop(old)
+        stay = ns[rng.choice([0, 0, 1]) :] + rng.choice([[], [300 + number]])
+        owned[new] = stay
+        taken, added = (
+            pairs([make(n) for n in some], [label] * len(some), type_) for some, label in ((ns, old), (stay, new))
+        )
+        expected = merge(index.read(), {old}, added, "i")
+        made = indexing.patched(index, {old}, taken, added, "i", exchanging=True)
+        exchanges += sum(isinstance(some, tuple) for some in (made or {}).values())
+        with store.output(f"{number + 1}") as file:
+            files.write_index(file, index, {old}, taken, added, "i")
+        index = StoredIndex(store, f"{number + 1}", "i")
+        data = store.read(f"{number + 1}")
+        assert rows_of(pq.read_table(pa.BufferReader(data), page_checksum_verification=True)) == rows_of(expected)
+        assert [(v, sorted(p)) for v, p in duckdb_rows(data)] == rows_of(expected)
+        row_groups._recent.clear()
+        pieces = row_groups.cut(data)
+        assert b"".join(row_groups.joined(pieces)) == data
+        assert [g.rows for g in pieces.groups] == [
+            index._file.metadata.row_group(g).num_rows for g in range(len(pieces.groups))
+        ]
+        sizes = [index._file.metadata.row_group(g).column(1).total_compressed_size for g in range(len(pieces.groups))]
+        assert all(0 < size < len(group.data) for size, group in zip(sizes, pieces.groups, strict=True))
+    assert exchanges > 10
+
+
+@pytest.mark.parametrize(
+    ("labels", "old", "new", "options"),
+    [
+        (["a", "b"], "c", "d", {}),  # which it has not
+        (["a", "b"], "a", "b", {}),  # it has the other one, too
+        (["a", "b"], "a", "cc", {}),
+        (["a", "b"], "a", "", {}),
+        (["a", "b"], "a", "c", {"use_dictionary": False}),
+        (["a", "b"], "a", "c", {"write_page_checksum": False}),
+        (["a", "b"], "a", "c", {"compression": "snappy"}),
+        ([f"{n:09}" for n in range(3000)], "000000007", "x00000007", {"dictionary_pagesize_limit": 1000}),
+    ],
+)
+def test_a_label_that_is_stored_in_another_way_is_not_exchanged(labels, old, new, options):
+    table = pa.table({"i": range(len(labels)), "partition": [[label] for label in labels]})
+    sink, given = pa.BufferOutputStream(), {"compression": "zstd", "write_page_checksum": True, **options}
+    pq.write_table(table, sink, **given)
+    (group,) = row_groups.cut(sink.getvalue().to_pybytes()).groups
+    with pytest.raises(DAMAGE):
+        row_groups.exchanged(group, old, new)
+
+
+def test_damaged_pages_are_not_exchanged_or_give_what_they_gave():
+    table = pa.table({"i": range(50), "partition": [[f"p={n % 7}"] for n in range(50)]})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    (group,) = row_groups.cut(sink.getvalue().to_pybytes()).groups
+    rng, refused = random.Random(5), 0
+    for _ in range(500):
+        broken = bytearray(group.data)
+        broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+        try:
+            row_groups.exchanged(dataclasses.replace(group, data=memoryview(bytes(broken))), "p=3", "p=x")
+        except DAMAGE:
+            refused += 1
+    assert refused > 50
 
 
 def test_an_index_is_made_anew_where_other_pairs_stand_than_the_files_have():

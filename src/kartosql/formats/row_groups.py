@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
 
 from kartosql.parquet import END, GROUPS_FOLLOW, MAGIC, MAX_DEPTH, ROWS_FOLLOW, Reader, footer_of, schema_bytes, varint
 
@@ -12,16 +15,24 @@ from kartosql.parquet import END, GROUPS_FOLLOW, MAGIC, MAX_DEPTH, ROWS_FOLLOW, 
 # page indexes and Bloom filters, and keys, and what else is read.
 _OFFSETS = {0: (5,), 2: (2,), 3: (9, 11)}
 _UNMOVED = {2: (4, 6, 8, 9), 3: (10, 14)}
-_WANTED = {0: (1, 3, 7), 2: (3,), 3: (7,)}
+_WANTED = {0: (1, 3, 6, 7), 2: (3,), 3: (7,)}
 _ORDINAL = 7
+_SIZES = {0: 6, 3: 7}  # of a row group, and of its columns
+_DATA, _DICTIONARY = 0, 2  # kinds of pages
+_PLAIN, _BY_DICTIONARY = (0, 2), (2, 8)  # encodings; 2 is both of old
+_MOST_TEXT = 1 << 24  # bytes of a dictionary
 _BINARY, _LIST, _STRUCT = 8, 9, 12
+
+
+class _Size(int):
+    """The bytes of a column or a row group."""
 
 
 @dataclass(frozen=True)
 class RowGroup:
     """A row group: its bytes, from ``start`` on, and its entry in the footer.
 
-    The entry is cut where it has an offset, or (None) the number of the row group.
+    The entry is cut where it has an offset, a size, or (None) the number of the row group.
     """
 
     rows: int
@@ -58,6 +69,8 @@ class _EntryReader(Reader):
                 found[field] = value = self.value(kind, depth)
                 if 4 <= kind <= 6 and (field in offsets or (depth == 0 and field == _ORDINAL)):
                     self.places.append((start, self.at, value if field in offsets else None))
+                elif 4 <= kind <= 6 and _SIZES.get(depth) == field:
+                    self.places.append((start, self.at, _Size(value)))
             elif field in unmoved:
                 raise ValueError("something else belongs to it")
             else:
@@ -150,6 +163,54 @@ def _parts(footer: bytes) -> tuple[bytes, list[_Group], bytes]:
     return head, [reader.group() for _ in range(count)], footer[reader.at :]
 
 
+def exchanged(group: RowGroup, old: str, new: str) -> RowGroup:
+    """Return a row group with another text in the dictionary of its last column, wherever it was the one before.
+
+    Raises what is in ``DAMAGE`` where that cannot be done.
+    """
+    column, whole = [at for at, part in enumerate(group.entry) if isinstance(part, _Size)][-2:]
+    data, before, after = bytes(group.data), old.encode(), new.encode()
+    reader = Reader(data)
+    reader.at = begin = len(data) - int(group.entry[column] or 0)
+    head = reader.struct()
+    middle, end = reader.at, reader.at + head[3]
+    known, packed = _dictionary_head(head[2], head[3], head[4]), data[middle:end]
+    if not data.startswith(known, begin) or head[7][2] not in _PLAIN or not 0 <= head[2] <= _MOST_TEXT:
+        raise ValueError("it has no dictionary")
+    reader.at = end
+    while reader.at < len(data):
+        page = reader.struct()
+        if (page[5][2] if page[1] == _DATA else page[8][4]) not in _BY_DICTIONARY or page[3] < 0:
+            raise ValueError("it has values of its own")
+        reader.at += page[3]
+    codec, length = pa.Codec("zstd"), len(before).to_bytes(4, "little")
+    try:
+        texts = codec.decompress(packed, head[2], asbytes=True)
+    except OSError as e:
+        raise ValueError(str(e)) from None
+    is_fit = len(before) == len(after) and texts.count(length + before) == 1 and length + after not in texts
+    if not is_fit or reader.at != len(data) or crc32(packed) != head[4] & 0xFFFFFFFF:
+        raise ValueError("it has other texts")
+    packed = codec.compress(texts.replace(length + before, length + after), asbytes=True)
+    made = _dictionary_head(head[2], len(packed), crc32(packed)) + data[begin + len(known) : middle] + packed
+    more, entry = len(made) - (end - begin), list(group.entry)
+    for at, part in enumerate(entry):
+        if at in (column, whole):
+            entry[at] = _Size(int(part or 0) + more)
+        elif type(part) is int and part > group.start + begin:
+            if part != group.start + end:
+                raise ValueError("it lies elsewhere")
+            entry[at] = part + more
+    return replace(group, data=memoryview(data[:begin] + made + data[end:]), entry=tuple(entry))
+
+
+def _dictionary_head(size: int, packed: int, checksum: int) -> bytes:
+    """Return how a page with a dictionary begins: its kind, sizes and a checksum of 32 bits with a sign."""
+    signed = checksum - (checksum >> 31 << 32) if checksum >= 0 else checksum
+    numbers = (2 * _DICTIONARY, 2 * size, 2 * packed, signed << 1 ^ signed >> 31)
+    return b"".join(b"\x15" + varint(number) for number in numbers)
+
+
 def joined(parts: Cut) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file of some row groups, which may be those of several files with the same head."""
     yield MAGIC
@@ -158,7 +219,7 @@ def joined(parts: Cut) -> Iterator[bytes | memoryview]:
         yield group.data
         # Some writers leave out an offset with a zero.
         moved = at - group.start
-        entry = tuple([part + moved if isinstance(part, int) and part else part for part in group.entry])
+        entry = tuple([part + moved if type(part) is int and part else part for part in group.entry])
         groups.append((group.rows, at, at + len(group.data), entry))
         at += len(group.data)
     assert parts.head[-1] == ROWS_FOLLOW

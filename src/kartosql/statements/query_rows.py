@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from kartosql.errors import ConcurrentCommit, SqlError
 from kartosql.formats.kartothek.metadata import normalise
-from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.sql import write_statements as ws
 from kartosql.statements import targets
@@ -38,7 +37,7 @@ class QueryRows(Query):
     that is a rival, and what the query reads is never older than what the write replaces.
     """
 
-    def __init__(self, make: Callable[[], SelectQuery], name: str) -> None:
+    def __init__(self, make: Callable[[], Query], name: str) -> None:
         super().__init__()
         self._make = make
         self._name = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -19,6 +19,7 @@ from kartosql.formats.partition_table import PartitionTable
 from kartosql.indexes.index import PARTITION_KEY
 from kartosql.plan.reader import may_tell_time
 from kartosql.query import SelectQuery
+from kartosql.result import Query
 from kartosql.session import Request
 from kartosql.sql import Select, parse
 from kartosql.sql import write_statements as ws
@@ -37,6 +38,7 @@ from kartosql.write.files import footer
 from kartosql.write.operation import Operation, report
 
 ATTEMPTS = 5
+FILES_AT_ONCE, ROWS_AT_ONCE, BYTES_AT_ONCE = 16, 100_000, 4 << 20  # that are read with one query
 FILE, _ROW, ROWS, _SOURCE = "kartosql_file", "kartosql_row", "kartosql_rows", "kartosql_source"
 _ACTION, _GOES, _OLD = "kartosql_action", "kartosql_goes", "kartosql_old"
 
@@ -149,7 +151,10 @@ class _RowChange:
 
     def prepare(self) -> dict[str, int]:
         """Find out what is to be written, in place of which files, and return how many rows that changes."""
-        hits = self._hits()
+        candidates = self._candidates()
+        if self._are_few(candidates):
+            return self._read_once(candidates)
+        hits = self._hits(candidates)
         changed = hits.filter(pc.greater(hits["action"], 0))
         self.files = self._rewritten(set(changed["file"].to_pylist()))
         written = self._made(self._updates, self.files)  # which finds what is wrong with names, too
@@ -294,16 +299,45 @@ class _RowChange:
             message = f"A row of a cube is new if none is equal in {', '.join(self._cell)}: the key needs all of these."
             raise self._refused("not-supported", message)
 
-    def _hits(self) -> pa.Table:
-        """Return the number of rows of each action by file and, in a MERGE, by the row of the source."""
-        where, row, action = self._found()
+    def _candidates(self) -> Sequence[int]:
+        """Return the files that may have rows to change."""
+        where, _, _ = self._found()
         parts = self._query(f"SELECT 1 AS one{self._from()}{where}", self._shown).scan.occurrences[0].parts
         left = [
             s.left for p in parts for s in takewhile(lambda s: s.by == PARTITION_KEY, p.steps) if s.left is not None
         ]
         # An index that leaves out a file says nothing of what others put in its place.
         self._read = left[-1] if left else range(len(self._table.labels))
-        table = numbered(self._part, parts[0].files if parts else ())
+        return parts[0].files if parts else ()
+
+    def _are_few(self, files: Sequence[int]) -> bool:
+        """Return whether all rows of some files are few, and each is changed for itself."""
+        if self._keys or isinstance(self._part.rows, Overlay) or not 0 < len(files) <= FILES_AT_ONCE:
+            return False
+        with suppress(KartosqlError):  # which the query tells
+            sizes = [footer(self._operation.store, self._table.files[f]) for f in files]
+            return sum(rows for rows, _ in sizes) <= ROWS_AT_ONCE and sum(size for _, size in sizes) <= BYTES_AT_ONCE
+        return False
+
+    def _read_once(self, files: Sequence[int]) -> dict[str, int]:
+        """Prepare what is to be written with one query for all rows of some files."""
+        action, count = self._action(self._statement.actions), len(self._types)
+        items = [*self._items(self._updates, action), f"{self._rows}.{FILE}", action]
+        query = self._query(_selected(items, self._from()), numbered(self._part, files))
+        rows = query.arrow()
+        file, action = rows.columns[count:]
+        hit = pc.greater(action, 0)
+        self.files = sorted(pc.unique(file.filter(hit)).to_pylist())
+        stays = pc.invert(pc.is_in(action, pa.array(self._deletes, action.type)))
+        kept = rows.filter(pc.and_(stays, pc.is_in(file, pa.array(self.files, file.type)))).select(range(count))
+        written = Query(kept, (query.types or [])[:count])
+        self.data = [self._as_rows(lambda: written)] if self.files else []
+        return {"changed": pc.sum(hit).as_py() or 0, "inserted": 0}
+
+    def _hits(self, files: Sequence[int]) -> pa.Table:
+        """Return the number of rows of each action by file and, in a MERGE, by the row of the source."""
+        where, row, action = self._found()
+        table = numbered(self._part, files)
         items = f"SELECT {self._rows}.{FILE} AS file, {row} AS row, {action} AS action, count(*) AS count"
         hits = self._query(f"{items}{self._from()}{where} GROUP BY ALL", table).arrow()
         if self._keys and hits.num_rows:
@@ -346,18 +380,21 @@ class _RowChange:
     def _made(self, values: Sequence[Mapping[str, str]], files: Sequence[int]) -> QueryRows:
         action = self._action(self._statement.actions, f"{self._source}.{_ROW} IS NOT NULL" if self._keys else "true")
         kept = f"WHERE {action} NOT IN ({', '.join(map(str, self._deletes))})" if self._deletes else ""
-        others = {c: f"{self._rows}.{quote(c)}" for c in self._types}
-        return self._as_rows(values, action, others, self._from("LEFT JOIN") + kept, numbered(self._part, files))
+        tail, table = self._from("LEFT JOIN") + kept, numbered(self._part, files)
+        return self._as_rows(lambda: self._query(_selected(self._items(values, action), tail), table))
 
     def _new(self, values: Sequence[Mapping[str, str]], source: pa.Table) -> pa.Table:
-        action, others = self._action(self._statement.inserts), dict.fromkeys(self._types, "NULL")
-        tail = f" FROM {_SOURCE} AS {self._source} WHERE {action} > 0"
-        return self._as_rows(values, action, others, tail, None, source).arrow()
+        action = self._action(self._statement.inserts)
+        items = [_chosen(c, values, action, "NULL") for c in self._types]
+        text = _selected(items, f" FROM {_SOURCE} AS {self._source} WHERE {action} > 0")
+        return self._as_rows(lambda: self._query(text, None, source)).arrow()
 
-    def _as_rows(self, values: Any, action: str, others: Mapping[str, str], tail: str, *tables: Any) -> QueryRows:
-        items = [_chosen(column, values, action, other) for column, other in others.items()]
-        text = f"SELECT {', '.join(f'{item} AS c{at}' for at, item in enumerate(items))}{tail}"
-        rows = QueryRows(lambda: self._query(text, *tables), self._shown.name)
+    def _items(self, values: Sequence[Mapping[str, str]], action: str) -> list[str]:
+        """Return what the columns of rows become."""
+        return [_chosen(c, values, action, f"{self._rows}.{quote(c)}") for c in self._types]
+
+    def _as_rows(self, make: Callable[[], Query]) -> QueryRows:
+        rows = QueryRows(make, self._shown.name)
         rows.become(self._table.schema, list(self._types), {})
         return rows
 
@@ -483,6 +520,10 @@ def _chosen(column: str, values: Sequence[Mapping[str, str]], action: str, other
     """Return the value of a column after an action, ``other`` where that does not set it."""
     cases = [f"WHEN {n} THEN {new[column]}" for n, new in enumerate(values, 1) if column in new]
     return f"CASE {action} {' '.join(cases)} ELSE {other} END" if cases else other
+
+
+def _selected(items: Sequence[str], tail: str) -> str:
+    return f"SELECT {', '.join(f'{item} AS c{at}' for at, item in enumerate(items))}{tail}"
 
 
 def _told(found: Mapping[str, dict[str, Any]]) -> pa.Table:

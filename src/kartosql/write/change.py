@@ -161,18 +161,18 @@ def _partitions(
 
 def _order(labels: Sequence[str], old: int, removed: frozenset[str], positions: Mapping[str, str]) -> list[int]:
     """Return which labels stay, of which the first ones are ``old``, each behind those that come in front of it."""
-    places = set(positions.values()).intersection(labels)
-    before: dict[str, list[int]] = {}
+    places = set(positions.values())
+    found = {label: at for at, label in enumerate(labels[:old]) if label in places or label in removed}
+    before: dict[int, list[int]] = {}
+    late: list[int] = []
     for at, label in enumerate(labels[old:], old):
-        if positions.get(label) in places:
-            before.setdefault(positions[label], []).append(at)
-    moved = {at for found in before.values() for at in found}
-    order: list[int] = []
-    for at, label in enumerate(labels):
-        order += before.get(label, ())
-        if at not in moved and (at >= old or label not in removed):
-            order.append(at)
-    return order
+        place = found.get(positions.get(label, ""))
+        (late if place is None else before.setdefault(place, [])).append(at)
+    order, start = list[int](), 0
+    for at in sorted(found.values()):
+        order += [*range(start, at), *before.get(at, ()), *([] if labels[at] in removed else [at])]
+        start = at + 1
+    return [*order, *range(start, old), *late]
 
 
 def common_schema(schema: pa.Schema, partition_on: tuple[str, ...]) -> pa.Schema:

@@ -108,10 +108,13 @@ def write_index(
     The arguments are those of ``merged`` and ``patched``.
     """
     schema, parts = indexing.index_schema(added, column), list[bytes | memoryview]()
-    made = indexing.patched(old, removed, gone, added, column) if old is not None else None
-    if old is not None and made is not None:
-        with contextlib.suppress(*DAMAGE):
-            parts = _with_groups(old.data, made, schema)
+    for exchanging in (True, False):
+        if old is None or parts:
+            break
+        made = indexing.patched(old, removed, gone, added, column, exchanging=exchanging)
+        if made is not None:
+            with contextlib.suppress(*DAMAGE):
+                parts = _with_groups(old.data, made, schema)
     if parts:
         for part in parts:
             sink.write(part)
@@ -125,17 +128,22 @@ def _write_lists(sink: Any, schema: pa.Schema, pieces: Iterable[pa.Table], most:
     write_parquet(sink, schema, pieces, most, use_dictionary=["partition.list.item"], write_statistics=schema.names[:1])
 
 
-def _with_groups(data: bytes, made: Mapping[int, list[pa.Table]], schema: pa.Schema) -> list[bytes | memoryview]:
+def _with_groups(
+    data: bytes, made: Mapping[int, list[pa.Table] | indexing.Exchange], schema: pa.Schema
+) -> list[bytes | memoryview]:
     """Return the bytes of a Parquet file with others in the place of some row groups; raises what is in ``DAMAGE``."""
-    before, pieces = row_groups.cut(data), [piece for some in made.values() for piece in some]
+    before, groups = row_groups.cut(data), list[row_groups.RowGroup]()
+    pieces = [piece for some in made.values() if isinstance(some, list) for piece in some]
     sink = pa.BufferOutputStream()
     _write_lists(sink, schema, pieces, max([p.num_rows for p in pieces], default=1))
     after = row_groups.cut(sink.getvalue().to_pybytes())
     if after.head != before.head:
         raise ValueError("it was written in another way")
     new = iter(after.groups)
-    places = {number: [next(new) for _ in some] for number, some in made.items()}
-    groups = [group for number, old in enumerate(before.groups) for group in places.get(number, [old])]
+    places = {n: [next(new) for _ in some] for n, some in made.items() if isinstance(some, list)}
+    for number, old in enumerate(before.groups):
+        some = made.get(number)
+        groups += [row_groups.exchanged(old, *some)] if isinstance(some, tuple) else places.get(number, [old])
     return list(row_groups.joined(replace(before, groups=groups)))
 
 

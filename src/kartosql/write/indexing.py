@@ -151,6 +151,9 @@ def distinct(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 RANGE_PAIRS = 1 << 15  # small enough for caches
 
+# A label, and the one in its place.
+Exchange = tuple[str, str]
+
 # Values ascending, how many numbers each has, and these numbers one after the other.
 Grouped = tuple[pa.Array, pa.Array, pa.Array]
 
@@ -269,11 +272,18 @@ def _merged(
 
 
 def patched(
-    old: StoredIndex, removed: Set[str], gone: pa.Table | None, added: pa.Table, column: str
-) -> dict[int, list[pa.Table]] | None:
+    old: StoredIndex,
+    removed: Set[str],
+    gone: pa.Table | None,
+    added: pa.Table,
+    column: str,
+    *,
+    exchanging: bool = False,
+) -> dict[int, list[pa.Table] | Exchange] | None:
     """Return what takes the place of some row groups of an index, by number; None if all of it is to be made anew.
 
-    ``gone`` are the pairs of the labels ``removed``, if they are known.
+    ``gone`` are the pairs of the labels ``removed``, if they are known. With ``exchanging``, row groups in which a new
+    label has all values of the one that goes have an Exchange.
     """
     schema = index_schema(added, column)
     plain = pa.schema([schema.field(0), (schema.names[1], pa.list_(pa.field("item", pa.string())))])
@@ -282,18 +292,28 @@ def patched(
     lows = old.lows() if few and old.schema.equals(plain) and any(test(plain.types[0]) for test in _PATCHED) else None
     if lows is None:
         return None
-    values = [value for pairs in known for value in _raw(pairs["value"].cast(plain.types[0])).to_pylist()]
-    numbers = sorted({max(bisect_right(lows, value) - 1, 0) for value in values})
+    came, *went = [_raw(v.cast(plain.types[0])).to_pylist() for v in (pairs["value"] for pairs in known)]
+    places = {value: max(bisect_right(lows, value) - 1, 0) for value in chain(came, *went)}
+    labels = [*removed, *added["label"].unique().to_pylist()]
+    alike = exchanging and len(removed) == 1 and len(labels) == 2 and len({len(text.encode()) for text in labels}) == 1
+    differ = {places[value] for value in (set(came).symmetric_difference(*went) if alike else places)}
+    numbers = sorted(differ)
     if 2 * len(numbers) > len(lows):
         return None
+    made: dict[int, list[pa.Table] | Exchange] = {}
+    if alike:
+        made.update(dict.fromkeys({*places.values()} - differ, (labels[0], labels[1])))
+        sides = zip(known, (came, *went), strict=True)
+        added, gone = (t.filter(pa.array([places[v] in differ for v in vs], pa.bool_())) for t, vs in sides)
     touched = old.some(numbers)
     if removed and gone is not None:
         # Where another number of pairs goes, some stand elsewhere.
         is_gone = pc.is_in(pc.list_flatten(touched[1]), value_set=pa.array(sorted(removed), pa.string()))
         if (pc.sum(is_gone).as_py() or 0) != gone.num_rows:
             return None
-    found, codes, labels = _merged(touched, removed, added, column)
-    return _at_places(list(ranges(found, codes)), labels, schema, {n: lows[n + 1 : n + 2] for n in numbers})
+    found, codes, texts = _merged(touched, removed, added, column)
+    made.update(_at_places(list(ranges(found, codes)), texts, schema, {n: lows[n + 1 : n + 2] for n in numbers}))
+    return made
 
 
 def _at_places(
