@@ -57,9 +57,8 @@ BUGS = (
     Bug("readers go by times alone", "store/keys.py", "return other is not None and self.etag == other.etag and self.modified", "return other is not None and self.modified", only="append_d read_d"),
     Bug("a cleanup does not wait", REMOVAL, "ready = {g.key for g in found if g.due <= now or g.key in marks.removing}", "ready = {g.key for g in found}", only="append_d clean"),
     Bug("a cleanup takes files of earlier versions", REMOVAL, "past = needed_keys(store, uuid, kept, now)", "past: set[str] = set()", only="delete_d old clean sleep"),
-    Bug("a cleanup takes documents that wait", REMOVAL, "        keys.add(staged)\n        with", "        with", only="append_c clean sleep", fates="slow"),
     Bug("the log forgets what was removed", "write/history.py", "removed=dict(files_of(before, gone)) if before is not None and gone else {},", "removed={},", only="delete_d old changes"),
-    Bug("a late commit does not look whether its files are there", CHANGE, "    if change.started is None or now - change.started <= min(grace, MIN_GRACE) / 2:\n", "    if True:\n", only="append_d clean sleep", fates="slow"),
+    Bug("a late commit does not look whether its files are there", CHANGE, "    if change.started is None or now - change.started <= min(grace, MIN_GRACE) / 2:\n", "    if True:\n", only="append_d clean sleep", fates="days"),
     Bug("no answer is an error", COMMIT, "        except (PreconditionFailed, OutcomeUnknown) as e:\n            self._doubt(head, prepared, e, others)\n            self.winner = head", "        except PreconditionFailed as e:\n            self._doubt(head, prepared, e, others)\n            self.winner = head", only="append_d", fates="after before"),
 )  # fmt: skip
 

@@ -15,12 +15,14 @@ from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 
 STUCK_SECONDS = 300.0  # of real time, that an actor may take from one call of the store to the next
 MOST_STEPS = 60_000
+DAY = 86_400.0  # seconds
 # What becomes of a call of the store. Without an answer it may have been carried out before, or be carried out later;
 # "twice" it is sent by a library that hears of the refusal of the second alone. From "full" on nobody's writes find
-# space for a while, and at a "jump" the clock of the actor does so.
+# space for a while, and at a "jump" the clock of the actor does so. After "days" the data that an actor writes next are
+# committed; nobody can keep a commit itself from coming that late.
 FATES = (
     *("before", "after", "late", "twice", "refused", "slow", "crash before", "crash after", "crash late"),
-    *("full", "jump"),
+    *("full", "jump", "days"),
 )
 JUMPS = (-7200.0, -60.0, 60.0, 7200.0)
 
@@ -51,6 +53,7 @@ class Actor:
         self.wakes = 0.0
         self.met = 0  # faults
         self.is_over = self.has_crashed = False
+        self.is_tired = False  # waits for days when data were written
         self.error: BaseException | None = None
         self.may_go = threading.Semaphore(0)
 
@@ -153,6 +156,10 @@ class Scheduler:
         """Return the time by the clock of whoever asks."""
         return self.now + (self.actor.skew if self.actor is not None else 0.0)
 
+    def may_wait(self, seconds: float) -> bool:
+        """Return whether one may wait for so long: versions are kept for some weeks only."""
+        return self.now + seconds < 9 * DAY
+
     def pause(self, seconds: float = 0.0) -> None:
         """Let others go on for some time."""
         actor = self.actor
@@ -182,7 +189,14 @@ class Scheduler:
         if puts and self.now <= self._full_until:
             actor.met += 1
             raise OSError(errno.ENOSPC, f"no space for {key}")
-        if fate is None:
+        actor.is_tired |= fate == "days"
+        if actor.is_tired and puts and "/table/" in key and self.may_wait(8 * DAY):
+            actor.is_tired = False
+            actor.met += 1
+            done = carry_out()
+            self.pause(8 * DAY)
+            return done
+        if fate in (None, "days"):
             return carry_out()
         actor.met += 1
         if fate == "jump":

@@ -27,16 +27,14 @@ from kartosql.store import Store
 from trust.files import Object, simulated
 from trust.lake import FOLDER, Lake
 from trust.model import START_C, START_D, WRITES, Event, History
-from trust.scheduler import FATES, Crashed, Fault, Scheduler
+from trust.scheduler import DAY, FATES, Crashed, Fault, Scheduler
 from writing import originals
 
 Op = tuple[Any, ...]
 PARTS, TEXTS = "ab", ("s0", "s1", "s2")
 KEYS = [("a", 1), ("a", 2), ("b", 3), ("a", 5), ("b", 6)]
 CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
-DAY = 86_400.0
 GRACE = 7 * DAY
-MOST_DAYS = 9  # by which clocks jump, so that versions are kept
 FIRST = 1  # version of ``d``
 SHRINKS = 400  # runs to make a program shorter
 
@@ -127,7 +125,7 @@ class _Maker:
         if name in ("foreign_c", "extend_c"):
             return (name, self.en())
         if name == "sleep":
-            return (name, self.random.choice([1.0, 30.0, 3 * 3600.0, 8 * DAY]))
+            return (name, self.random.choice([1.0, 30.0, 3 * 3600.0, 7.5 * DAY]))
         if name == "index":
             return (name, self.random.choice(["create", "drop", "skip"]), table)
         return (name,) if name.startswith("read") or name in ("compact_l", "restore_d", "copy_d") else (name, table)
@@ -234,7 +232,6 @@ class Run:
     versions: dict[int, list[Any]] = field(default_factory=dict)
     known: list[int] = field(default_factory=list)  # acknowledged versions of ``d``
     counts: Counter[str] = field(default_factory=Counter)
-    days: float = 0.0
     met: int = 0  # faults
 
     def connect(self, actor: object) -> kartosql.Connection:
@@ -363,7 +360,7 @@ class _Acts:
         return self._sql(f"SELECT q, s, n FROM d WHERE {condition(where, 's', 'n', 'q')}")
 
     def old(self, table: str) -> None:
-        for version in sorted(set(self.run.known))[-2:]:
+        for version in sorted(set(self.run.known))[-4:]:
             self.run.versions.setdefault(version, []).append(self._all("d", version))
 
     def changes(self, table: str) -> None:
@@ -458,8 +455,7 @@ class _Acts:
         self.con.check(table, repair=True)
 
     def sleep(self, seconds: float) -> None:
-        if self.run.days + seconds / DAY < MOST_DAYS:
-            self.run.days += seconds / DAY
+        if self.run.scheduler.may_wait(seconds):
             self.run.scheduler.pause(seconds)
 
 

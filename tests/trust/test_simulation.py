@@ -124,7 +124,8 @@ def test_actors_that_do_not_end_are_told():
 
 @pytest.mark.parametrize("fate", FATES)
 def test_each_fault_is_met(fate):
-    made = Program("0", ((("append_d", (ROW,)), ("read_d",)), (("compact", "d"),)), (Fault(0, 9, fate),), (0.0, 0.0))
+    at = 0 if fate == "days" else 9  # before it writes data
+    made = Program("0", ((("append_d", (ROW,)), ("read_d",)), (("compact", "d"),)), (Fault(0, at, fate),), (0.0, 0.0))
     shown(made)
     assert simulation.run(made).met == 1
 
