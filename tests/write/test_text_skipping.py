@@ -12,7 +12,8 @@ import pytest
 
 import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
-from kartosql.formats.xskipper.kinds import KINDS
+from kartosql.formats.xskipper.grams import PieceSet
+from kartosql.formats.xskipper.kinds import KINDS, NGram
 from kartosql.formats.xskipper.naming import OWN
 from kartosql.formats.xskipper.store import MetadataStore
 from skipping_data import make_table
@@ -74,7 +75,7 @@ def test_pruned_and_unpruned_answers_agree(kind, tmp_path):
         shown = con.sql("SHOW SKIPPING INDEXES FROM t").rows()
         assert {(r[1], r[2], r[3], r[4]) for r in shown} == {
             ("minmax", "k", "", 6),
-            ("ngram", "s", "form = 1", 6),
+            ("ngram", "s", "form = 2", 6),
             ("prefix", "s", "length = 5", 6),
         }
         for _ in range(250):
@@ -182,3 +183,28 @@ def test_texts_with_the_same_beginning_may_match(tmp_path):
             "s <= 'abd'": [0, 1],
         }.items():
             assert con.sql(f"SELECT p FROM t WHERE {where} ORDER BY p").rows() == [(p,) for p in rows], where
+
+
+def test_pieces_of_the_first_form_are_asked_and_become_those_of_the_newest_one(tmp_path, monkeypatch):
+    def rows(n: int) -> pa.Table:
+        return pa.table({"p": [n], "s": [f"some text {n} of {chr(97 + n) * 4}"]})
+
+    def left() -> tuple[int, list[str]]:
+        found = con.explain("SELECT * FROM t WHERE s LIKE '%cccc%'").files_selected
+        return found, [row[3] for row in con.sql("SHOW SKIPPING INDEXES FROM t").rows() if row[1] == "ngram"]
+
+    with kartosql.connect(tmp_path, keep_answers=False) as con:
+        con.create_dataset("t", pa.concat_tables([rows(n) for n in range(12)]), partition_on=["p"])
+        with monkeypatch.context() as before:
+            before.setattr(NGram, "_FORM", NGram._FIRST)
+            cell = PieceSet.cell
+            before.setattr(PieceSet, "cell", lambda self: cell(self)[:-1])
+            con.create_skipping_index("t", ngram="s")
+            assert left() == (1, ["form = 1"])
+        assert left() == (1, ["form = 1"])
+        con.append_to_dataset("t", rows(12))
+        con.refresh_skipping_index("t")
+        assert left()[0] == 1
+        con.create_skipping_index("t", prefix="s")  # for which entries are written anew
+        assert left() == (1, ["form = 2"])
+        assert con.sql("SELECT p FROM t WHERE s LIKE '%cccc%'").rows() == [(2,)]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from typing import Any, ClassVar, TypeAlias
 
@@ -50,7 +50,7 @@ from kartosql.formats.xskipper.domain import (
     repeated,
     values_of,
 )
-from kartosql.formats.xskipper.grams import PieceSet, may_hold, pieces_of
+from kartosql.formats.xskipper.grams import SIZE, PieceSet, Wanted, may_hold, pieces_of
 from kartosql.formats.xskipper.java import JavaStreamError, old_bounds, old_values
 from kartosql.formats.xskipper.java_patterns import extracted, of_java
 from kartosql.formats.xskipper.naming import column_name, parts_of, path_of, spelled
@@ -249,7 +249,7 @@ class Kind:
         values = pa.concat_arrays([pa.nulls(0, type_), *cells])
         return pa.ListArray.from_arrays(array_of(offsets, pa.int32()), values, type=self.cell_type(type_)[0])
 
-    def recoded(self, cells: pa.Array, spec: IndexSpec) -> pa.Array:
+    def recoded(self, cells: pa.Array, index: Index) -> pa.Array:
         """Return cells of an older version as they are written now; raises JavaStreamError if they cannot be."""
         return cells
 
@@ -452,7 +452,7 @@ class BloomFilter(Kind):
         made = iter(filters_of([c for c in cells if not isinstance(c, bytes)], spec.shape))
         return array_of([c if isinstance(c, bytes) else next(made) for c in cells], pa.binary())
 
-    def recoded(self, cells: pa.Array, spec: IndexSpec) -> pa.Array:
+    def recoded(self, cells: pa.Array, index: Index) -> pa.Array:
         """Return filters in the class of version 4."""
         found = []
         for cell in cells.to_pylist():
@@ -556,7 +556,8 @@ class NGram(Text):
     is_own = True
     leaves = ("",)
     has_large_cells = True
-    _FORM: ClassVar[dict[str, str]] = {"index.ngram.form": "1"}
+    _FORM: ClassVar[dict[str, str]] = {"index.ngram.form": "2"}
+    _FIRST: ClassVar[dict[str, str]] = {"index.ngram.form": "1"}  # without the sizes of pieces, three bytes each
 
     def described(self, spec: IndexSpec) -> dict[str, str]:
         """Return the form of the filters."""
@@ -564,7 +565,7 @@ class NGram(Text):
 
     def parameters_of(self, index: Index) -> dict[str, Any] | None:
         """Return nothing, None if the filters are of another form."""
-        return {} if dict(index.params) == self._FORM else None
+        return {} if dict(index.params) in (self._FORM, self._FIRST) else None
 
     def cell_type(self, type_: pa.DataType) -> tuple[pa.DataType, Any]:
         """Return bytes."""
@@ -582,30 +583,37 @@ class NGram(Text):
         """Return the filters."""
         return array_of(cells, pa.binary())
 
+    def recoded(self, cells: pa.Array, index: Index) -> pa.Array:
+        """Return filters that tell the sizes of their pieces."""
+        if dict(index.params) != self._FIRST:
+            return cells
+        return array_of([cell and cell + bytes([SIZE]) for cell in cells.to_pylist()], pa.binary())
+
     def may_match(self, evidence: Evidence, index: Index, leaf: Leaf, alive: Flags) -> Flags | None:
         """Return which rows that are alive may hold all pieces of a text that is asked for."""
         segment, types, wanted = evidence.segment, evidence.session.types, self._wanted(leaf)
         is_text = types is None or types.get(index.path, ColumnType("unknown")).family == "string"
         # Of a text without pieces nothing is known.
-        if not is_text or not wanted or not all(wanted) or self.parameters_of(index) is None:
+        if not is_text or not wanted or not all(own(SIZE) for own in wanted) or self.parameters_of(index) is None:
             return None
+        asked = partial(may_hold, wanted=wanted, has_sizes=dict(index.params) != self._FIRST)
 
         def read() -> pa.Array:
             cells = segment.column(index.column, is_large=True)
-            may_hold(cells, wanted, [False] * segment.rows)  # or they are odd
+            asked(cells, alive=[False] * segment.rows)  # or they are odd
             return cells
 
         cells = segment.once("pieces", index.column, read)
-        return None if cells is None else array_of(may_hold(cells, wanted, alive.to_pylist()), pa.bool_())
+        return None if cells is None else array_of(asked(cells, alive=alive.to_pylist()), pa.bool_())
 
-    def _wanted(self, leaf: Leaf) -> list[frozenset[int]]:
+    def _wanted(self, leaf: Leaf) -> list[Wanted]:
         """Return the pieces of each of the texts of which a match holds one; none if that is not known."""
         if isinstance(leaf, Contains | ContainsFolded):
-            return [pieces_of(leaf.text, begins=isinstance(leaf, Contains) and leaf.begins)]
+            return [partial(pieces_of, leaf.text, begins=isinstance(leaf, Contains) and leaf.begins)]
         constants = alternatives(leaf)
         if constants is None or len(constants) > MAX_VALUES or any(c.kind not in ("string", "text") for c in constants):
             return []
-        return [pieces_of(str(c.value), begins=True, ends=True) for c in constants]
+        return [partial(pieces_of, str(c.value), begins=True, ends=True) for c in constants]
 
 
 # The kinds by their names, in the order in which they are asked: a kind is asked only about files that the ones before

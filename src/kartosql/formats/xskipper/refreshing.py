@@ -400,7 +400,7 @@ def _converted(segment: Segment, layout: IndexLayout, current: Current, places: 
             if index is None:
                 return None
             cells = segment.column(index.column, is_large=spec.kind.has_large_cells)
-            cells = spec.kind.recoded(cells.take(numbers), spec)
+            cells = spec.kind.recoded(cells.take(numbers), index)
             arrays.append(cells.cast(schema.field(spec.metadata_column).type))
     except (OddCells, JavaStreamError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
