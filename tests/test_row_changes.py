@@ -336,6 +336,22 @@ def test_a_value_that_does_not_fit_is_shown_in_the_text_of_the_user(con, sql, pl
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE d SET s = nope WHERE i = 1",
+        "DELETE FROM d WHERE nope = 1",
+        "VERIFY ERASED d WHERE nope = 1",
+        "MERGE INTO d USING (SELECT 1 AS i) AS n ON (i) WHEN MATCHED THEN UPDATE SET s = nope",
+    ],
+)
+def test_a_name_that_is_unknown_is_shown_in_the_text_of_the_user(con, sql):
+    with pytest.raises(kartosql.KartosqlError) as e:
+        con.sql(sql)
+    assert (e.value.code, e.value.sql, sql[slice(*e.value.span)]) == ("unknown-column", sql, "nope")
+    assert "kartosql_" not in f"{e.value} {e.value.to_dict()}"
+
+
+@pytest.mark.parametrize(
     "on", ["(i)", "d.i = n.i", "(n.I = d.i)", "D.i = n.i AND d.p = n.p", "(p, d.i = n.i)", "(i, p)"]
 )
 def test_keys_of_a_merge_may_be_compared_and_a_star_stands_for_all_columns_by_their_names(con, on):

@@ -115,6 +115,7 @@ def test_numbers_widen_exactly_and_nothing_narrows(con):
         ("ALTER DATASET d ADD COLUMN q INT) AS y, (SELECT 1", "syntax-error", "Expected the type of 'q'"),
         ("ALTER DATASET d ADD COLUMN q NO_TYPE", "invalid-query", "NO_TYPE"),
         ("ALTER DATASET d RENAME COLUMN x TO y", "not-supported", "keep them"),
+        ("ALTER DATASET d RENAME TO e", "not-supported", "keep it"),
         ("ALTER DATASET d DROP COLUMN x", "not-supported", "keep them"),
         ("ALTER DATASET d ALTER COLUMN x TYPE BIGINT", "not-supported", "keep them"),
         ("ALTER DATASET nothing ADD COLUMN q INT", "unknown-table", "nothing"),

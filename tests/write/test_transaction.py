@@ -110,6 +110,23 @@ def test_a_cube_is_built_appended_to_and_dropped_at_once(store):
     assert [e.name for e in store.list_root() if "metadata" in e.name] == []
 
 
+def test_changes_of_one_cube_on_one_machine_have_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr("kartosql.store.turns.TURN_SECONDS", 1000.0)
+    store = build(Store(tmp_path))
+    waits, done = threading.Event(), []
+    with store.turn("c++seed"):
+        thread = threading.Thread(
+            target=lambda: (waits.set(), done.extend(commit_all(store, "c++seed", changes(store, "c", "b"))))
+        )
+        thread.start()
+        waits.wait()
+        commit_all(store, "c++seed", changes(store, "c", "c"))  # who has the turn does not wait
+        assert done == []
+        assert state(store) == [["a", "c"]] * 3
+    thread.join()
+    assert state(store) == [["a", "b", "c"]] * 3
+
+
 def test_the_seed_need_not_change(store):
     build(store)
     commit_all(store, "c++seed", changes(store, "c", "b", ("e", "g")))

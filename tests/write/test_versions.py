@@ -9,6 +9,7 @@ import operator
 import os
 import random
 import uuid as uuids
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -447,6 +448,17 @@ def test_restore_makes_a_dataset_what_it_was_and_the_past_stays(con):
     assert con.restore("d", time)["sequence"] is None  # it is that already
     con.create_dataset("d", pa.table({"other": [1]}), overwrite=True)
     assert code_of(con.restore, "d", 1) == "incompatible-schema"
+
+
+def test_restore_takes_files_from_before_columns_were_added_and_decimals_widened(con):
+    narrow, wide = pa.array([100], pa.decimal128(5, 2)), pa.array([123456], pa.decimal128(12, 4))
+    con.create_dataset("n", pa.table({"p": [1], "m": narrow, "i": [7]}), partition_on="p", index_columns="i")
+    con.append_to_dataset("n", pa.table({"p": [1], "m": wide, "more": ["x"]}), evolve=True)
+    con.sql("RESTORE n TO VERSION 1")
+    assert con.sql("SELECT p, m, i, more FROM n WHERE i = 7").rows() == [(1, Decimal("100.0000"), 7, None)]
+    con.append_to_dataset("n", pa.table({"p": [1], "m": wide, "i": [8], "more": ["y"]}))
+    assert con.sql("SELECT i FROM n ORDER BY m").rows() == [(7,), (8,)]
+    assert con.check("n", full=True) == []
 
 
 def test_restore_takes_up_files_that_a_cleanup_has_marked(con, monkeypatch):

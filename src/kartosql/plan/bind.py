@@ -317,12 +317,11 @@ def compared_with(unknown: Unknown) -> exp.Expression | None:
 def _suggestion(unknown: Unknown) -> str | None:
     if unknown.hint is not None:
         return unknown.hint
-    hints = []
-    if close := similar(unknown.name, unknown.candidates):
+    hints, known = [], [name for name in unknown.candidates if not name.startswith("kartosql_")]  # ours
+    if close := similar(unknown.name, known):
         hints.append(f"Did you mean {close}?")
-    elif unknown.candidates:
-        listed = ", ".join(unknown.candidates[:20])
-        hints.append(f"Columns: {listed}{', ...' if len(unknown.candidates) > 20 else ''}.")
+    elif known:
+        hints.append(f"Columns: {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}.")
     if compared_with(unknown) is not None:
         hints.append(f"A text stands in single quotes: {literal(unknown.name)}.")
     return " ".join(hints) or None

@@ -506,6 +506,9 @@ class _WriteCursor(TokenCursor):
 
     def alter_dataset(self) -> AddColumn | SetMetadata:
         target = self.named()
+        if self.phrase("RENAME", "TO"):
+            hint = "COPY DATASET d TO 'url' AS name makes a copy with another name, also in the same store."
+            raise self.fail("The files of a dataset lie below its name, and keep it.", hint, "not-supported")
         if (change := _REWRITES.get(self.keyword())) is not None:
             hint = f"CREATE DATASET ... AS SELECT * {change} FROM d writes the files anew."
             raise self.fail("Columns have their names and types in each file, and keep them.", hint, "not-supported")

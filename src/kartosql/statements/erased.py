@@ -26,7 +26,7 @@ from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import VerifyData
 from kartosql.sql.tree import columns_of_where
 from kartosql.statements import targets
-from kartosql.statements.row_changes import FILE, ROWS, numbered
+from kartosql.statements.row_changes import FILE, ROWS, numbered, point_into
 from kartosql.statements.targets import COUNT, TEXT, table_of
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Plain, Table, arrow_table, by_case
@@ -37,7 +37,11 @@ from kartosql.write.indexing import StoredIndex
 
 def erased(request: Request, statement: VerifyData) -> pa.Table:
     """Return the files that hold rows for which a condition holds, and those that cannot be read, with versions."""
-    return _Certificate(request, statement).run()
+    try:
+        return _Certificate(request, statement).run()
+    except KartosqlError as e:
+        point_into(statement.text, e)
+        raise
 
 
 class _Certificate:
@@ -46,9 +50,10 @@ class _Certificate:
         named = ws.Named(statement.target, statement.span)
         self._target = targets.dataset_target(session.tables(), named, statement.text)
         self._table, self._store = self._target.table, session.store
-        items = f"SELECT {FILE}, count(*) FROM {ROWS} AS {quote(named.last)} {statement.where} GROUP BY ALL"
-        self._select: Any = parse(items)
-        self._snapshot = session.snapshot()
+        self._snapshot, rows = session.snapshot(), f" FROM {ROWS} AS {quote(named.last)} {statement.where}"
+        self._select: Any = parse("SELECT 1" + rows)
+        self._query(self._target.source)  # which finds what is wrong with names
+        self._select = parse(f"SELECT {FILE}, count(*){rows} GROUP BY ALL")
 
     def run(self) -> pa.Table:
         """Look at all files of the table, and at its index files and skipping indexes."""
@@ -79,12 +84,10 @@ class _Certificate:
         found = self._store.list_below(f"{self._table.uuid}/{folder}/")
         return [key for key in found if key.endswith(".parquet") and key not in live]
 
-    def _count(self, rows: Table) -> list[tuple[Any, ...]]:
-        session = self._request.session
+    def _query(self, rows: Table) -> SelectQuery:
+        session, request = self._request.session, self._request
         tables = Tables(self._snapshot, {**session.registered, ROWS: rows})
-        return SelectQuery(
-            self._select, tables, session.runtime, self._request.settings, self._request.parameters
-        ).rows()
+        return SelectQuery(self._select, tables, session.runtime, request.settings, request.parameters)
 
     def _data(self, others: Sequence[str]) -> Iterator[tuple[str, int | None]]:
         """Yield data files, live ones and ``others``, with the number of rows that match, None for unreadable ones."""
@@ -98,7 +101,7 @@ class _Certificate:
         whole = replace(self._table, labels=tuple(keys), files=tuple(keys), indices={})
         part = replace(self._target.source.parts[0], table=whole, rows=Plain())
         try:
-            for at, count in sorted(self._count(numbered(part, range(len(keys))))):
+            for at, count in sorted(self._query(numbered(part, range(len(keys)))).rows()):
                 yield keys[at], count
         except FormatError:
             if len(keys) == 1:
@@ -114,7 +117,7 @@ class _Certificate:
         except (KartosqlError, pa.ArrowException):
             yield key, None
         else:
-            for _, count in self._count(arrow_table(ROWS, rows)):
+            for _, count in self._query(arrow_table(ROWS, rows)).rows():
                 yield key, count
 
     def _fits(self, key: str) -> bool:
@@ -170,7 +173,7 @@ class _Certificate:
                 except (KartosqlError, OddCells, pa.ArrowException):
                     yield segment.source, None, set()
                 else:
-                    if found := dict(self._count(arrow_table(ROWS, held))):
+                    if found := dict(self._query(arrow_table(ROWS, held)).rows()):
                         names = {name for row, name in enumerate(segment.ids()) if row in found}
                         yield segment.source, sum(found.values()), {files[name] for name in names & files.keys()}
 

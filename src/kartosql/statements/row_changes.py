@@ -63,8 +63,7 @@ def change_rows(request: Request, statement: ws.ChangeRows, datasets: ws.Columns
             if not left:
                 raise
         except KartosqlError as e:
-            if e.sql is not None and e.sql != statement.text:  # that of a query of ours
-                _point_into(statement.text, e)
+            point_into(statement.text, e)
             raise
     raise AssertionError
 
@@ -75,12 +74,17 @@ def _turn(request: Request, statement: ws.ChangeRows) -> AbstractContextManager[
     return session.store.turn(targets.dataset_target(session.tables(), statement.target, statement.text).table.uuid)
 
 
-def _point_into(text: str, error: KartosqlError) -> None:
-    """Let an error be about the place in a user's ``text`` that it quotes, or about none."""
-    (start, end), sql = error.span or (0, 0), error.sql or ""
-    at, error.sql, error.span = text.find(sql[start:end]), None, None
-    if end > start and text.count(sql[start:end]) == 1 and not getattr(error, "errors", ()):
-        error.sql, error.span = text, (at, at + end - start)
+def point_into(text: str, error: KartosqlError) -> None:
+    """Let an error about a query of ours be about the place in a user's ``text`` that it quotes, or about none."""
+    sql = error.sql
+    if sql is None or sql == text:
+        return
+    error.sql = None
+    for one in (error, *getattr(error, "errors", ())):
+        (start, end), one.span = one.span or (0, 0), None
+        if end > start and text.count(sql[start:end]) == 1:
+            at, error.sql = text.find(sql[start:end]), text
+            one.span = at, at + end - start
 
 
 def numbered(part: Part, files: Sequence[int]) -> Table:

@@ -161,17 +161,19 @@ def commit_all(
     ConcurrentCommit and other errors than CommitUnknown none of the changes is committed.
     """
     store.require_conditional_put(f"{cube_seed_uuid}/{SIDE_FOLDER}")
-    backoff = Backoff()
     own = next((c for c in changes if c.uuid == cube_seed_uuid), None)
-    while True:
-        seed = own or Change(cube_seed_uuid, changes[0].operation)
-        one = _Transaction(store, seed, dict(bases or {}), grace, backoff)
-        try:
-            return one.run_all(changes)
-        except _TakenBack:
-            if backoff.is_over():
-                raise conflict(own or changes[0], None, "others take it back all the time") from None
-            backoff.wait()
+    seed = own or Change(cube_seed_uuid, changes[0].operation)
+    # Changes of one cube that meet take each other back, or wait to.
+    with store.turn(cube_seed_uuid):
+        backoff = Backoff()
+        while True:
+            one = _Transaction(store, seed, dict(bases or {}), grace, backoff)
+            try:
+                return one.run_all(changes)
+            except _TakenBack:
+                if backoff.is_over():
+                    raise conflict(own or changes[0], None, "others take it back all the time") from None
+                backoff.wait()
 
 
 @dataclass

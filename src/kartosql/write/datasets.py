@@ -18,6 +18,7 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.history import DAMAGED, SchemaHistory, history_of, is_sealed, plain
 from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot, unknown_cube, unknown_dataset
+from kartosql.formats.type_promotion import widened
 from kartosql.parquet import file_metadata, may_hold_null
 from kartosql.store import Store
 from kartosql.store.keys import key_problem
@@ -210,7 +211,12 @@ def _takes(table: DatasetTable, old: DatasetTable | None) -> bool:
     if old is None or old.partition_keys != table.partition_keys:
         return False
     types = {f.name: f.type for f in table.schema}
-    fitting = all(f.name in types and merge_types(types[f.name], f.type) == types[f.name] for f in old.schema)
+    pairs = [(types.get(f.name), f.type) for f in old.schema]
+    fitting = all(
+        known is not None
+        and known in (merge_types(known, type_), *([widened(known, type_)] if pa.types.is_decimal(type_) else ()))
+        for known, type_ in pairs
+    )
     return fitting and table.may_lack.issuperset(types.keys() - set(old.schema.names))
 
 
