@@ -161,6 +161,10 @@ class JoinCondition:
     left: SparkExpression | None = None
     right: SparkExpression | None = None
 
+    def __post_init__(self) -> None:
+        if "rand()" in self.sql:
+            raise NotPortable("Spark does not answer random() in the condition of a join as DuckDB does.")
+
 
 @dataclass(frozen=True)
 class Marked:

@@ -118,8 +118,9 @@ class Aggregates:
         if found is None:
             keys = self._keys(orders, columns)
             found = ordered(name, args, keys, [condition] if condition else [], distinct=bool(distinct))
-        if found is None:
+        if found is None or "rand()" in found:
             reason = " without an order of its rows" if name in _ANY_ROW and not orders else ""
+            reason = " of random numbers" if found else reason
             types = ", ".join(a.type.sql() for a in args)
             raise NotPortable(f"Spark does not answer {name}({types}){reason} as DuckDB does.")
         type_ = read_type(node.get("return_type"))
