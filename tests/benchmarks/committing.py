@@ -50,11 +50,11 @@ def check(folder: str, partitions: int, runs: int) -> None:
 
     from kartosql.formats.kartothek.snapshot import Snapshot
     from kartosql.store import Store
-    from kartosql.write.indexing import read_index
+    from kartosql.write.indexing import StoredIndex
 
     store = Store(folder)
     table = Snapshot(store).dataset("t").tables["table"]
-    index = read_index(store, table.indices["i"].key, "i")
+    index = StoredIndex(store, table.indices["i"].key, "i").read()
     assert len(table.labels) == partitions + 2 * runs
     assert pc.sum(pc.list_value_length(index["partition"])).as_py() == partitions + 2 * runs
 

@@ -34,7 +34,7 @@ import kartosql
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import files, indexing
-from kartosql.write.indexing import read_index
+from kartosql.write.indexing import StoredIndex
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from tests.benchmarks.ratios import HEAD, Figure, row
@@ -207,7 +207,7 @@ def tally(url: str, writers: int, appends: int, outcome: Outcome, options: Mappi
     rows_of = {(writer, number): count for writer, number, count in found}
     store = Store(url, options)
     table = Snapshot(store).dataset(DATASET).tables["table"]
-    told = indexing.flat(read_index(store, table.indices["i"].key, "i"), "i", pa.string())
+    told = indexing.flat(StoredIndex(store, table.indices["i"].key, "i").read(), "i", pa.string())
     true = files.pairs_of_files(store, table, table.labels, "i")
     in_index = Counter(zip(told["value"].to_pylist(), told["label"].to_pylist(), strict=True))
     in_files = Counter(zip(true["value"].to_pylist(), true["label"].to_pylist(), strict=True))

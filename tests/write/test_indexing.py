@@ -20,15 +20,7 @@ from kartosql.parquet import DAMAGE
 from kartosql.store import Store
 from kartosql.write import files, indexing
 from kartosql.write.files import pairs_of_files, parquet_bytes
-from kartosql.write.indexing import (
-    VALUES_PER_ROW_GROUP,
-    StoredIndex,
-    index_key,
-    index_schema,
-    merged,
-    pairs_of,
-    read_index,
-)
+from kartosql.write.indexing import VALUES_PER_ROW_GROUP, StoredIndex, index_key, index_schema, merged, pairs_of
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from written import write_dataset, write_rows
@@ -336,7 +328,7 @@ def test_an_index_with_few_pairs_that_change_is_what_merging_all_makes(kind, siz
         index = None if old is None else StoredIndex(store, f"{number - 1}", "i")
         with store.output(f"{number}") as file:
             files.write_index(file, index, set(gone), taken, added, "i")
-        old = read_index(store, f"{number}", "i")
+        old = StoredIndex(store, f"{number}", "i").read()
         assert rows_of(old) == rows_of(expected)
         names = {make(n) for ns in labels.values() for n in ns}
         assert {v: set(p) for v, p in rows_of(old)} == {
@@ -370,10 +362,12 @@ def test_row_groups_without_a_change_are_copied_as_bytes():
         row_groups.cut(before).head, new, row_groups.cut(before).tail
     )
     assert [a.data == b.data for a, b in zip(old, new, strict=True)] == [n not in (4, 9) for n in range(10)]
-    assert [v for v, p in rows_of(read_index(store, "1", "i")) if "p=new" in p] == [42, 1000]
+    assert [v for v, p in rows_of(StoredIndex(store, "1", "i").read()) if "p=new" in p] == [42, 1000]
     metadata = pq.ParquetFile(pa.BufferReader(store.read("1"))).metadata
     assert metadata.num_rows == 101
-    assert duckdb_rows(store.read("1")) == list(zip(*read_index(store, "1", "i").to_pydict().values(), strict=True))
+    assert duckdb_rows(store.read("1")) == list(
+        zip(*StoredIndex(store, "1", "i").read().to_pydict().values(), strict=True)
+    )
 
 
 def duckdb_rows(data):
@@ -442,7 +436,7 @@ def test_a_label_that_is_stored_in_another_way_is_not_exchanged(labels, old, new
     sink, given = pa.BufferOutputStream(), {"compression": "zstd", "write_page_checksum": True, **options}
     pq.write_table(table, sink, **given)
     (group,) = row_groups.cut(sink.getvalue().to_pybytes()).groups
-    with pytest.raises(DAMAGE):
+    with pytest.raises((*DAMAGE, OSError)):
         row_groups.exchanged(group, old, new)
 
 
@@ -457,7 +451,7 @@ def test_damaged_pages_are_not_exchanged_or_give_what_they_gave():
         broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
         try:
             row_groups.exchanged(dataclasses.replace(group, data=memoryview(bytes(broken))), "p=3", "p=x")
-        except DAMAGE:
+        except (*DAMAGE, OSError):
             refused += 1
     assert refused > 50
 
@@ -468,7 +462,7 @@ def test_an_index_is_made_anew_where_other_pairs_stand_than_the_files_have():
     assert indexing.patched(index, {"p=1"}, gone, pairs([], [], pa.int64()), "i") is None
     with store.output("1") as file:
         files.write_index(file, index, {"p=1"}, gone, pairs([], [], pa.int64()), "i")
-    assert rows_of(read_index(store, "1", "i")) == [(n, ["p=2"]) for n in range(5, 100)]
+    assert rows_of(StoredIndex(store, "1", "i").read()) == [(n, ["p=2"]) for n in range(5, 100)]
 
 
 def test_a_foreign_index_with_values_in_any_order_is_made_anew():
@@ -479,7 +473,7 @@ def test_a_foreign_index_with_values_in_any_order_is_made_anew():
     assert index.lows() is None
     with store.output("1") as file:
         files.write_index(file, index, set(), None, pairs([42], ["p=2"]), "i")
-    assert rows_of(read_index(store, "1", "i"))[42] == (42, ["p=1", "p=2"])
+    assert rows_of(StoredIndex(store, "1", "i").read())[42] == (42, ["p=1", "p=2"])
 
 
 def test_a_damaged_footer_is_no_reason_to_copy():

@@ -166,7 +166,7 @@ def _parts(footer: bytes) -> tuple[bytes, list[_Group], bytes]:
 def exchanged(group: RowGroup, old: str, new: str) -> RowGroup:
     """Return a row group with another text in the dictionary of its last column, wherever it was the one before.
 
-    Raises what is in ``DAMAGE`` where that cannot be done.
+    Raises what is in ``DAMAGE``, and OSError, where that cannot be done.
     """
     column, whole = [at for at, part in enumerate(group.entry) if isinstance(part, _Size)][-2:]
     data, before, after = bytes(group.data), old.encode(), new.encode()
@@ -184,10 +184,7 @@ def exchanged(group: RowGroup, old: str, new: str) -> RowGroup:
             raise ValueError("it has values of its own")
         reader.at += page[3]
     codec, length = pa.Codec("zstd"), len(before).to_bytes(4, "little")
-    try:
-        texts = codec.decompress(packed, head[2], asbytes=True)
-    except OSError as e:
-        raise ValueError(str(e)) from None
+    texts = codec.decompress(packed, head[2], asbytes=True)
     is_fit = len(before) == len(after) and texts.count(length + before) == 1 and length + after not in texts
     if not is_fit or reader.at != len(data) or crc32(packed) != head[4] & 0xFFFFFFFF:
         raise ValueError("it has other texts")

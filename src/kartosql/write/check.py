@@ -29,7 +29,7 @@ from kartosql.write.datasets import ORIGINALS_REFUSE, checked_history
 from kartosql.write.document import Head, Identity, read_garbage, read_raw
 from kartosql.write.files import opened_parquet, pairs_of_files
 from kartosql.write.history import KEPT, needed_keys
-from kartosql.write.indexing import read_index
+from kartosql.write.indexing import StoredIndex
 from kartosql.write.recovery import complete_schemas, read_head
 from kartosql.write.removal import collect
 
@@ -342,7 +342,7 @@ class _Dataset:
     def _index(self, index: InvertedIndex, values: list[pa.Table], is_whole: bool) -> Iterator[Finding]:
         assert index.key is not None
         type_ = normalise(index.type)
-        stored = indexing.flat(read_index(self.store, index.key, index.column), index.column, type_)
+        stored = indexing.flat(StoredIndex(self.store, index.key, index.column).read(), index.column, type_)
         if not is_whole:
             return  # of files that cannot be read nobody knows the values
         missing, wrong = _differences([stored], values)

@@ -25,7 +25,7 @@ from kartosql.write.change import Change, partition_keys_of
 from kartosql.write.datasets import cube_of, find_uuid
 from kartosql.write.document import is_there
 from kartosql.write.files import Written, copy_file, footer
-from kartosql.write.indexing import read_index
+from kartosql.write.indexing import StoredIndex
 from kartosql.write.layout import Layout, check_member_name, check_name, check_together, flags, wanted_indices
 from kartosql.write.operation import Operation, report
 
@@ -259,7 +259,7 @@ class _Move:
         for table in self.tables:
             index = table.indices.get(column)
             if index is not None and index.key is not None:
-                return indexing.flat(read_index(source, index.key, column), column, index.type)
+                return indexing.flat(StoredIndex(source, index.key, column).read(), column, index.type)
         tables = [t for t in self.tables if column in t.indices and column in t.schema.names]
         pairs = [files.pairs_of_files(source, table, table.labels, column) for table in tables]
         return pa.concat_tables(pairs) if pairs else None

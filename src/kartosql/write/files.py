@@ -113,7 +113,7 @@ def write_index(
             break
         made = indexing.patched(old, removed, gone, added, column, exchanging=exchanging)
         if made is not None:
-            with contextlib.suppress(*DAMAGE):
+            with contextlib.suppress(*DAMAGE, OSError):
                 parts = _with_groups(old.data, made, schema)
     if parts:
         for part in parts:

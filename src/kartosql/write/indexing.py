@@ -433,8 +433,3 @@ class StoredIndex:
 
     def _invalid(self, reason: str) -> FormatError:
         return FormatError(f"{self._key}: {reason}", code="invalid-index", hint="Build the index again.")
-
-
-def read_index(store: Store, key: str, column: str) -> pa.Table:
-    """Return the index of a column  in its file; raises ``invalid-index``."""
-    return StoredIndex(store, key, column).read()
