@@ -292,7 +292,7 @@ class Execution:
                 statement = self._start(report.engine, report, statement)
             self.statement = self._running = statement
             # Other engines do not read metadata in place of rows.
-            run = bound.counted(report.scan.counts) if report.engine == "duckdb" else bound
+            run = bound.edited(report.scan.edits) if report.scan.edits and report.engine == "duckdb" else bound
             statement.prepare(run, report.scan)
             stamps = self._proof(statement, run, report)
             self._prepared = time.perf_counter()

@@ -80,7 +80,7 @@ def _plan(session: Session, query: SelectQuery, statement: DuckStatement, text: 
         or bound.parameters
         or bound.has_dynamic_columns
         or not execution.attempt.reorders_joins
-        or scan.counts
+        or scan.edits
         or may_tell_time(text)
         or any(type_.partition("(")[0] not in replay.TEXTS for type_ in types)
         or len({*query.columns}) < len(types)

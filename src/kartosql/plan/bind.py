@@ -69,15 +69,6 @@ class BoundQuery:
         """Return the query with more edits of the user's text."""
         return self._of(self.select, [*self.edits, *edits])
 
-    def counted(self, counts: Sequence[tuple[Span, bool]]) -> BoundQuery:
-        """Return the query whose ``count(*)`` over files that are not opened sums their row counts.
-
-        ``counts`` are their places, and whether each is a column of the result without a name.
-        """
-        total = "CAST(coalesce(sum(kartosql_rows), 0) AS BIGINT)"
-        edits = [(span, f'{total} AS "count_star()"' if unnamed else total) for span, unnamed in counts]
-        return self.edited(edits) if edits else self
-
     def alike(self, select: Select) -> BoundQuery:
         """Return the query of a statement with the same tree."""
         return self._of(select, self.edits)

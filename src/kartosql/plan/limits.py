@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest, nsmallest
 from operator import itemgetter
@@ -11,16 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
-from kartosql.errors import Span
 from kartosql.indexes.index import Files, Subject
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Step
-from kartosql.plan.scopes import Source
-from kartosql.predicate.tree import parameters_for
-from kartosql.sql.tree import number_of, span_of
+from kartosql.plan.scopes import Occurrence, Scope
+from kartosql.predicate.tree import ColumnRef, Pieces, joined, parameters_for, substitute
+from kartosql.sql.tree import Edit, number_of, span_of, tokens_of
 from kartosql.tables.statistics import ColumnBounds, nothing_of, stored
 from kartosql.tables.table import Changelog
 
@@ -36,73 +36,137 @@ MIN_FILES = 8  # fewer are read as fast as their bounds are compared
 FIRST_FILES = 4  # row counts of so many files are read at once for a LIMIT; then four times as many, and so on
 
 
-Counts = tuple[tuple[Span, bool], ...]
+Origin = Callable[[ColumnRef], ColumnRef | None]
+
+# Stands for count(*) where rows are replaced by counts of them.
+_TOTAL = "CAST(coalesce(sum(kartosql_rows), 0) AS BIGINT)"
 
 
 def push_down_limits(
-    query: BoundQuery, reader: ConditionReader, evaluator: Evaluator, scans: dict[int, OccurrenceScan]
-) -> Counts:
+    query: BoundQuery, reader: ConditionReader, evaluator: Evaluator, scans: dict[int, OccurrenceScan], origin: Origin
+) -> tuple[Edit, ...]:
     """Replace the scans of SELECTs that need fewer files.
 
-    Returns the places of ``count(*)`` that sum row counts then, and whether each is a column of the result without a
-    name.
+    ``origin`` finds the column of a table that a column is. Returns the edits of the statement by which ``count(*)``
+    sums row counts then.
     """
-    counts: Counts = ()
+    edits: tuple[Edit, ...] = ()
     for scope in query.walked.scopes:
-        source = scope.sources[0] if len(scope.sources) == 1 and not scope.nested else None
-        if source is None or not source.prunable or source.join is not None or source.renamed is not None:
+        reading = _reading(scope, reader, origin)
+        part = None if reading is None else _only_part(scans.get(reading.of))
+        if reading is None or part is None:
             continue
-        part = _only_part(scans.get(source.id))
-        if part is None:
-            continue
-        occurrence = scans[source.id].occurrence
-        keys = part.part.table.partition_keys
-        summary = _summary(scope.select, source, reader, keys) if part.rows_are_files_rows else None
-        less = _summarised(part, summary[0], occurrence.columns, evaluator) if summary is not None else None
+        occurrence = scans[reading.of].occurrence
+        summary = _summary(reading, occurrence, part) if part.rows_are_files_rows else None
+        used = occurrence.read if reading.inner else occurrence.columns
+        less = _summarised(part, summary[0], used, evaluator) if summary is not None else None
         if less is not None and summary is not None:
-            counts += summary[1]
+            edits += summary[1]
         elif len(part.files) > 1:
-            first = _FirstRows(part, source.id, scope.select, reader, query, evaluator)
+            first = _FirstRows(part, reading, query, evaluator)
             less = first.of_files() if scope.select.args.get("order") is None else first.of_order()
         if less is not None:
-            scans[source.id] = replace(scans[source.id], parts=(less,))
-    return counts
+            scans[reading.of] = replace(scans[reading.of], parts=(less,))
+    return edits
 
 
-def _summary(
-    select: exp.Select, source: Source, reader: ConditionReader, keys: Sequence[str]
-) -> tuple[list[str], Counts] | None:
-    """Return the columns whose extremes a SELECT wants, and the places of its ``count(*)``; None if it wants more."""
+@dataclass(frozen=True)
+class _Reading:
+    """A SELECT from one table, the occurrence ``of``, maybe by way of queries that pass all rows on, or drop some."""
+
+    select: exp.Select
+    inner: tuple[exp.Select, ...]
+    of: int
+    reader: ConditionReader
+    _origin: Origin
+
+    def at(self, ref: ColumnRef) -> str | None:
+        """Return the column of the table that a column is."""
+        found = self._origin(ref)
+        return found[1] if found is not None and found[0] == self.of else None
+
+    def column(self, node: exp.Expression) -> str | None:
+        """Return the column of the table that an expression is."""
+        ref = self.reader.column(node)
+        return None if ref is None else self.at(ref)
+
+    def wheres(self, *selects: exp.Select) -> list[exp.Expression]:
+        """Return what the WHEREs of some SELECTs say."""
+        return [where.this for select in selects if (where := select.args.get("where")) is not None]
+
+
+def _reading(scope: Scope, reader: ConditionReader, origin: Origin) -> _Reading | None:
+    at, inner = scope, list[exp.Select]()
+    while len(at.sources) == 1 and not at.nested:
+        source = at.sources[0]
+        if not source.prunable or source.join is not None or source.renamed is not None:
+            break
+        relation = source.relation
+        if source.occurrence is not None:
+            return _Reading(scope.select, tuple(inner), source.id, reader, origin)
+        if relation is None or relation.scope is None or relation.barrier is not None or len(relation.uses) > 1:
+            break
+        alias = at.select.args["from_"].this.args.get("alias")
+        at = relation.scope
+        if (alias is not None and alias.args.get("columns")) or not _passes_on(at.select, reader):
+            break
+        inner.append(at.select)
+    return None
+
+
+def _passes_on(select: exp.Select, reader: ConditionReader) -> bool:
+    """Return whether a query inside of another one makes one row of each row, or none, under the names it gives."""
+    around: Any = select.parent
+    while isinstance(around, exp.Subquery):
+        if any(value for key, value in around.args.items() if key not in ("this", "alias", "with_")):
+            return False
+        around = around.parent
+    if isinstance(around, exp.CTE) and around.args["alias"].columns:
+        return False
+    return not any(v for k, v in select.args.items() if k not in _PASSED_ON) and _is_by_row(select, reader)
+
+
+def _summary(reading: _Reading, occurrence: Occurrence, part: PartScan) -> tuple[list[str], tuple[Edit, ...]] | None:
+    """Return the columns whose extremes a SELECT wants, and the edits for its ``count(*)``; None if it wants more."""
+    select, reader, keys = reading.select, reading.reader, part.part.table.partition_keys
     if any(value for key, value in select.args.items() if key not in _SUMMARISED):
         return None
     group, distinct = select.args.get("group"), select.args.get("distinct")
     if distinct is not None and distinct.args.get("on") is not None:
         return None
     extremes: set[str] = set()
-    counts: list[tuple[Span, bool]] = []
-    stack: list[exp.Expression] = [v for v in select.iter_expressions() if not isinstance(v, exp.From)]
+    counts: list[Edit] = []
+    stack: list[exp.Expression] = [v for v in select.iter_expressions() if not isinstance(v, (exp.From, exp.With))]
+    stack += reading.wheres(*reading.inner)
+    seen = set[int]()
     while stack:
         node = stack.pop()
-        column = reader.column(node.this if isinstance(node, (exp.Min, exp.Max)) else node)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
             span = span_of(node)  # the parser notes no more than where it starts
             place = reader.matched(_COUNT, span[0]) if span is not None else None
             if place is None or any(v for k, v in node.args.items() if k not in ("this", "big_int")):
                 return None
-            counts.append((place, node.parent is select and node.arg_key == "expressions"))
+            is_unnamed = node.parent is select and node.arg_key == "expressions"
+            counts.append((place, f'{_TOTAL} AS "count_star()"' if is_unnamed else _TOTAL))
         elif isinstance(node, (exp.Min, exp.Max)) and isinstance(node.this, exp.Column):
-            if column is None or column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):
+            column = reading.column(node.this)
+            if column is None or any(v for k, v in node.args.items() if k != "this"):
                 return None
-            extremes.add(column[1])
+            extremes.add(column)
         elif isinstance(node, exp.Column):
             alias = reader.alias(node)
-            if alias is None and (column is None or column[0] != source.id or column[1] not in keys):
+            if alias is not None:
+                stack.append(alias)
+            elif reading.column(node) not in keys:
                 return None
         elif isinstance(node, _TRANSPARENT):
             stack += node.iter_expressions()
         else:
             pieces = reader.pieces(node)
-            if pieces is None or any(p[0] != source.id or p[1] not in keys for p in pieces if isinstance(p, tuple)):
+            if pieces is None or any(reading.at(p) not in keys for p in pieces if isinstance(p, tuple)):
                 return None
     aggregates = bool(counts or extremes)
     if not aggregates and group is None and distinct is None:
@@ -114,7 +178,22 @@ def _summary(
     by_all = group is not None and group.args.get("all") and not aggregates
     if by_all and not any(e.find(exp.Column) for e in select.expressions):
         return None
-    return sorted(extremes - set(keys)), tuple(counts)
+    # Other columns are NULL in what queries inside pass on, which may put them in order, but compute nothing of them.
+    read = occurrence.read if reading.inner else frozenset[str]()
+    ordered = [reading.column(o.this) for s in reading.inner if (by := s.args.get("order")) for o in by.expressions]
+    if read is None or not read <= {*extremes, *keys, *ordered} or "kartosql_rows" in occurrence.source.columns:
+        return None
+    passed = [_passing_rows(s, reader) for s in reading.inner if counts and not any(map(_star_of, s.expressions))]
+    return sorted(extremes - set(keys)), (*counts, *passed)
+
+
+def _passing_rows(select: exp.Select, reader: ConditionReader) -> Edit:
+    """Return the edit that puts row counts into a SELECT list."""
+    first = span_of(select.expressions[0].unalias())
+    assert first is not None
+    before = tokens_of(reader.slice((0, first[0])))
+    place = max(t.end for t in before if t.token_type in (TokenType.SELECT, TokenType.ALL)) + 1
+    return (place, place), " kartosql_rows,"
 
 
 _COUNT = re.compile(r"count\s*\(\s*\*?\s*\)", re.IGNORECASE)
@@ -123,6 +202,7 @@ _SUMMARISED = (
     *("expressions", "from_", "where", "group", "having", "order", "limit", "offset", "distinct", "with_"),
     "operation_modifiers",
 )
+_PASSED_ON = ("expressions", "from_", "where", "order", "with_")
 
 
 def _only_part(scan: OccurrenceScan | None) -> PartScan | None:
@@ -180,14 +260,19 @@ def _number(node: exp.Expression | None, reader: ConditionReader, parameters: Ma
 def _is_by_row(select: exp.Select, reader: ConditionReader) -> bool:
     """Return whether every row of the table makes exactly one row of the result."""
     for e in select.expressions:
-        value = e.unalias()
-        if isinstance(value, (exp.Star, exp.Column)):
-            star = value.this if isinstance(value.this, exp.Star) else value
-            if isinstance(star, exp.Star) and any(isinstance(v, list) and v for v in star.args.values()):
-                return False
-        elif reader.pieces(value) is None:
+        value, star = e.unalias(), _star_of(e)
+        made = [value] if star is None else [v.unalias() for v in star.args.get("replace") or ()]
+        if star is not None and any(v for k, v in star.args.items() if k not in ("except_", "replace", "rename")):
+            return False
+        if any(not isinstance(v, exp.Column) and reader.pieces(v) is None for v in made):
             return False
     return True
+
+
+def _star_of(item: exp.Expression) -> exp.Star | None:
+    """Return the ``*`` that an item of a SELECT list is, maybe behind the name of a table."""
+    star = item.this if isinstance(item, exp.Column) else item
+    return star if isinstance(star, exp.Star) else None
 
 
 @dataclass(frozen=True)
@@ -195,9 +280,7 @@ class _FirstRows:
     """A SELECT from one table that may need but the first rows of it, in any order or that of a column."""
 
     _part: PartScan
-    _of: int
-    _select: exp.Select
-    _reader: ConditionReader
+    _reading: _Reading
     _query: BoundQuery
     _evaluator: Evaluator
 
@@ -224,7 +307,7 @@ class _FirstRows:
     def of_order(self) -> PartScan | None:
         """Return the scan of the files that may hold the first rows of an order, None if that may be all."""
         wanted, part = self._wanted(), self._part
-        first = self._select.args["order"].expressions[0]
+        first = self._reading.select.args["order"].expressions[0]
         column = self._ordered_by(first)
         if not wanted or column is None or column in part.part.table.partition_keys or len(part.files) < MIN_FILES:
             return None
@@ -251,42 +334,49 @@ class _FirstRows:
 
     def _wanted(self) -> int | None:
         """Return how many rows are needed, None if that may be all."""
-        select, reader = self._select, self._reader
+        select, reader, inner = self._reading.select, self._reading.reader, self._reading.inner
         if select.args.get("limit") is None or any(select.args.get(k) for k in _NOT_FIRST):
+            return None
+        if any(s.args.get("order") for s in inner):
             return None
         rows = [_number(select.args.get(key), reader, self._query.parameters) for key in ("limit", "offset")]
         known = [n for n in rows if n is not None]
         if len(known) < len(rows) or not _is_by_row(select, reader):
             return None
-        where = select.args.get("where")
-        return sum(known) if where is None or reader.agrees(where.this) else None
+        return sum(known) if all(map(reader.agrees, self._reading.wheres(select, *inner))) else None
 
     def _ordered_by(self, ordered: exp.Expression) -> str | None:
         """Return the column that a part of ORDER BY is, by its name, an alias or its number; else None."""
         node = ordered.this
         span = span_of(node)
-        number = self._reader.slice(span) if isinstance(node, exp.Literal) and span is not None else ""
+        reader = self._reading.reader
+        number = reader.slice(span) if isinstance(node, exp.Literal) and span is not None else ""
         if number.isascii() and number.isdigit():
-            items = self._select.expressions
+            items = self._reading.select.expressions
             is_known = 0 < int(number) <= len(items) and not any(e.find(exp.Star) for e in items)
             node = items[int(number) - 1].unalias() if is_known else None
-        elif (alias := self._reader.alias(node)) is not None:
+        elif (alias := reader.alias(node)) is not None:
             node = alias
-        found = self._reader.column(node) if isinstance(node, exp.Expression) else None
-        return found[1] if found is not None and found[0] == self._of else None
+        return self._reading.column(node) if isinstance(node, exp.Expression) else None
 
     def _sure_files(self) -> Files:
-        """Return the files of whose rows all satisfy the WHERE, and none is deleted."""
-        part, where = self._part, self._select.args.get("where")
-        if where is None:
+        """Return the files of whose rows all satisfy each WHERE, and none is deleted."""
+        part, reading = self._part, self._reading
+        wheres = reading.wheres(reading.select, *reading.inner)
+        if not wheres:
             return part.whole_files
-        table, condition = part.part.table, self._reader.read(where.this)
-        subject = Subject(table, self._of, self._evaluator, self._query.parameters, frozenset(table.partition_keys))
+        condition = substitute(joined("AND", [reading.reader.read(w) for w in wheres]), self._meaning)
+        table = part.part.table
+        subject = Subject(table, reading.of, self._evaluator, self._query.parameters, frozenset(table.partition_keys))
         if not subject.columns(condition):
             return frozenset()
         predicate = f"({condition.render(subject.name)}) IS NOT TRUE"
         doubtful = self._evaluator.partitions(table, predicate, parameters_for(condition, subject.parameters))
         return part.whole_files - doubtful
+
+    def _meaning(self, ref: ColumnRef) -> Pieces | None:
+        column = self._reading.at(ref)
+        return None if column is None else ((self._reading.of, column),)
 
 
 def _leading(

@@ -483,6 +483,6 @@ def prune(
         planner = DynamicFilterPlanner(query, evaluator, extractor.found)
         scans = planner.run(scans, extractor.dynamic_filters, extractor.origin, scan)
         clock.lap("lookups")
-    counts = push_down_limits(query, reader, evaluator, scans) if enabled else ()
+    edits = push_down_limits(query, reader, evaluator, scans, extractor.origin) if enabled else ()
     clock.lap("shapes")
-    return Scan(tuple(scans[o.id] for o in stored), counts, clock.phases)
+    return Scan(tuple(scans[o.id] for o in stored), edits, clock.phases)

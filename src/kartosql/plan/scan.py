@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kartosql.errors import Span
 from kartosql.plan import operators
 from kartosql.plan.operators import Operator
 from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import Condition
+from kartosql.sql.tree import Edit
 from kartosql.tables.table import Changelog, Deletes, Part
 from kartosql.text.report import WIDE, Bar, Code, Page, Report, counted, human_bytes, milliseconds, table_of
 
@@ -144,12 +144,11 @@ class Answer:
 class Scan:
     """The scans of a statement's occurrences, in the order of the text.
 
-    ``counts`` are the places of ``count(*)`` that sum the row counts of files instead, and
-    whether each is a column of the result without a name.
+    ``edits`` of the statement's text make its ``count(*)`` sum the row counts of files that are not opened.
     """
 
     occurrences: tuple[OccurrenceScan, ...]
-    counts: tuple[tuple[Span, bool], ...] = ()
+    edits: tuple[Edit, ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds that each phase of planning took
     answer: Answer | None = field(default=None, repr=False)  # that an earlier run gave
 

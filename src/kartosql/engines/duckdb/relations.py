@@ -138,7 +138,7 @@ class Relations(RelationBuilder[str]):
             return self.empty(source, columns)
         seed = scan.parts[0]
         if seed.summary is not None:
-            return self._summary(source, seed.part.table, seed.summary)
+            return self._summary(source, seed.part.table, seed.summary, named)
         # Who uses all columns, maybe, may not need these: then nobody computes the error.
         errors = {c: f"CAST(error({literal(why)}) AS {binding_type(source.columns[c])})" for c, why in refused.items()}
         known, arrangement = self._session.alignments, None
@@ -149,8 +149,11 @@ class Relations(RelationBuilder[str]):
         self.stamps |= arrangement.stamps
         return " UNION ALL ".join(self.over_files(side, columns, errors, beside) for side, beside in arrangement.sides)
 
-    def _summary(self, source: Table, table: FileTable, summary: FileSummary) -> str:
-        """Return the query for rows with row counts and minima, and where extremes are asked for with maxima."""
+    def _summary(self, source: Table, table: FileTable, summary: FileSummary, named: Iterable[str]) -> str:
+        """Return the query for rows with row counts and minima, and where extremes are asked for with maxima.
+
+        What else is ``named`` is NULL.
+        """
         number = self._count
         self._count += 1
         name = f"kartosql_facts_{number}"
@@ -170,6 +173,9 @@ class Relations(RelationBuilder[str]):
             names.append(f"e{at}")
             shown, type_ = quote(source.exposed.get(column, column)), sql_type(table.types[column])
             items.append(f"CAST(e{at} AS {type_}) AS {shown}")
+        known = {*summary.extremes, *(table.partition_keys if summary.is_split else ())}
+        rest = [column for column in named if column not in known]
+        items += [f"{self.null(source.columns[c])} AS {quote(source.exposed.get(c, c))}" for c in rest]
         self._register(name, pa.table(arrays, names=names))
         return f"SELECT {', '.join(items)} FROM {name}"
 

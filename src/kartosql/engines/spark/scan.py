@@ -153,7 +153,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
     nothing is listed. ``shapes`` remembers schemas of files over several statements.
 
     They must be read with conditions that hold for the planned statement, so not for other
-    statements. What a scan finds from metadata alone (``PartScan.summary``, ``Scan.counts``) is
+    statements. What a scan finds from metadata alone (``PartScan.summary``, ``Scan.edits``) is
     not used: the statement runs unchanged.
 
     With ``leave_out`` columns of types that Spark does not have are left out, and noted in
