@@ -315,6 +315,18 @@ def test_a_query_loads_nothing_that_it_does_not_need(tmp_path):
     assert found.strip() == "[]"
 
 
+def test_what_is_read_without_an_engine_loads_no_pandas(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("d", pa.table({"a": [1, 2], "s": ["x", "y"], "p": [1, 1]}), partition_on="p")
+    code = (
+        f"import sys, kartosql; con = kartosql.connect({str(tmp_path)!r}, keep_answers=False); "
+        "told = [con.sql(f\"SELECT s, a FROM d WHERE a = {n} AND s = 'x'\") for n in (1, 2, 1, 2)]; "
+        "print([q.rows() for q in told], 'without it' in told[-1].report.engine_reason, 'pandas' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[[('x', 1)], [], [('x', 1)], []] True False"
+
+
 def test_a_list_of_tables_loads_no_source(tmp_path):
     code = (
         "import sys; from kartosql.cli.batch import run_batch; from kartosql.cli.options import parse_options; "

@@ -9,6 +9,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import KartosqlError
+from kartosql.formats.arrays import constant
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 from kartosql.sql.tree import constant_of, operands
@@ -67,9 +68,10 @@ class SmallRead(NamedTuple):
 def _equal(column: pa.ChunkedArray, value: int | str) -> pa.ChunkedArray:
     import pyarrow.compute as pc
 
+    known = constant(value, pa.string() if isinstance(value, str) else pa.int64())
     if column.type != _CODES:
-        return pc.equal(column, pa.scalar(value))
-    chunks = [pc.equal(chunk.dictionary, pa.scalar(value)).take(chunk.indices) for chunk in column.chunks]
+        return pc.equal(column, known)
+    chunks = [pc.equal(chunk.dictionary, known).take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(chunks, pa.bool_())
 
 

@@ -549,6 +549,6 @@ class Relations(RelationBuilder[str]):
             except (pa.ArrowException, OSError, KeyError) as e:
                 reraise(e, f"Cannot read {store.display_name(key)!r}")
                 raise FormatError(f"{store.display_name(key)}: {e}", code="corrupt-file") from None
-            arrays += [pa.array([at] * table.num_rows, pa.uint64()), pa.array(range(table.num_rows), pa.int64())]
+            arrays += [array_of([at] * table.num_rows, pa.uint64()), array_of(range(table.num_rows), pa.int64())]
             tables.append(pa.table(arrays, [f"c{i}" for i in range(len(columns))] + ["file_index", "file_row_number"]))
         return pa.concat_tables(tables)

@@ -19,6 +19,7 @@ from kartosql.errors import KartosqlError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.snapshot import SETTLED_NS
 from kartosql.formats.sorted_values import Collected, SortedValues, Span
+from kartosql.memo import memoized
 from kartosql.parquet import lows
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, In, Predicate, Value
@@ -82,7 +83,7 @@ class Ordered:
 
         That is where the file is new, as after a commit, and Arrow's reader is there, which takes long to import.
         """
-        if not self.may_come or self._looked >= FIRST_LOOKS or "pyarrow.parquet" not in sys.modules:
+        if not self.may_come or self._looked >= FIRST_LOOKS or "pyarrow.parquet" not in sys.modules or self.was_wanted:
             return None
         self._looked += 1
         import pyarrow.compute as pc
@@ -106,8 +107,9 @@ class Ordered:
         self._store.counter.add("reads", self._index.key or "", len(data))
         return frozenset(n for n, label in enumerate(self._labels) if label in labels)
 
+    @memoized
     def was_wanted(self) -> bool:
-        """Return whether an earlier process asked for the values; note that this one does."""
+        """Whether an earlier process asked for the values; notes that this one does."""
         if self._cache is None or self._cache.get(WANTED, self.identity) is not None:
             return self._cache is not None
         self._cache.put(WANTED, self.identity, [])
@@ -119,7 +121,7 @@ class Ordered:
         It is read to its end where an earlier process began as well: a third one finds the values.
         """
         coming, self._coming = self._coming, None  # whoever is stopped in the middle begins anew
-        if coming is None and seconds < math.inf and self.was_wanted():
+        if coming is None and seconds < math.inf and self.was_wanted:
             seconds = math.inf
         try:
             if coming is None:
