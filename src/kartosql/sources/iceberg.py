@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from kartosql.errors import FormatError, StoreError, first_line, missing_file, reraise
 from kartosql.formats.folder import ParquetSchemas
 from kartosql.formats.iceberg import metadata as documents
-from kartosql.formats.iceberg.columns import arrow_type, bound_reader, default_of, in_file, partition_value
+from kartosql.formats.iceberg.columns import arrow_type, bound_reader, default_of, in_file, partition_reader
 from kartosql.formats.iceberg.deletes import location, positions_of
 from kartosql.formats.iceberg.metadata import invalid, unsupported
 from kartosql.formats.kartothek.metadata import many_objects
@@ -335,7 +335,8 @@ def _partitions(
         parted = [
             (f, e.data_file.partition[p]) for f, (e, p) in enumerate(zip(entries, at, strict=True)) if p is not None
         ]
-        values = {file: partition_value(value, column.type) for file, value in parted}
+        read = partition_reader(column.type)
+        values = {file: read(value) for file, value in parted}
         if entries and len(values) == len(entries) and _is_key(column.type) and ValueError not in values.values():
             found[name] = list(values.values())
         else:

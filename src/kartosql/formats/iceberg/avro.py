@@ -69,10 +69,6 @@ class _Decoder(BinaryDecoder):  # type: ignore[misc, unused-ignore]
                 raise EOFError(f"{length} bytes at {start} of {len(data)}")
             dest[key] = data[start:end]
 
-    def skip_int(self) -> None:
-        """Go on behind a number."""
-        self.read_int()
-
 
 class Records:
     """Reads records of files as a schema wants them, with a function that is made for how a file has them."""

@@ -182,19 +182,23 @@ def _real(raw: bytes, width: int) -> float:
     return value
 
 
-def partition_value(value: Any, type_: pa.DataType) -> Any:
-    """Return a partition value as for ``array_of``, the class ValueError for one of another type."""
-    t = pa.types
+def partition_reader(type_: pa.DataType) -> Callable[[Any], Any]:
+    """Return what makes partition values such as ``array_of`` takes, the class ValueError of those of another type."""
+    t, is_date = pa.types, pa.types.is_date32(type_)
     kinds = ((t.is_signed_integer, int), (t.is_timestamp, int), (t.is_string, str), (t.is_boolean, bool))
-    more = ((t.is_floating, float), (t.is_decimal, Decimal), (t.is_binary, bytes))
-    if value is None:
-        return None
-    try:
-        if t.is_date32(type_) and type(value) is int:
-            return _EPOCH + dt.timedelta(days=value)
-        if any(test(type_) and type(value) is kind for test, kind in (*kinds, *more)):
-            constant(value, type_)
-            return value
-    except (OverflowError, pa.ArrowException):
-        pass
-    return ValueError
+    more = ((t.is_floating, float), (t.is_decimal, Decimal), (t.is_binary, bytes), (t.is_date32, int))
+    kind = next((kind for test, kind in (*kinds, *more) if test(type_)), None)
+    least = -(1 << type_.bit_width - 1) if kind is int else 0
+
+    def read(value: Any) -> Any:
+        of = type(value)
+        try:
+            if of is kind and is_date:
+                return _EPOCH + dt.timedelta(days=value)
+            if of is kind and kind is not int:
+                constant(value, type_)
+        except (OverflowError, pa.ArrowException):
+            return ValueError
+        return value if value is None or (of is kind and (of is not int or least <= value < -least)) else ValueError
+
+    return read

@@ -14,12 +14,13 @@ from kartosql.formats.iceberg.metadata import Read, decoding, deleted_paths, inv
 from kartosql.formats.roaring import rows_of
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved for the columns of files that list positions
+_FILE, _S3 = re.compile(r"\Afile:/+").sub, re.compile(r"\As3[an]://").sub
 _MIN_VECTOR, _MAX_VECTOR = 20, 1 << 30  # bytes, with the length, the magic and the checksum around it
 
 
 def location(path: str) -> str:
     """Return a path or URL of metadata in one of the ways in which it is written."""
-    return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", path)).rstrip("/")
+    return _S3("s3://", _FILE("/", path)).rstrip("/")
 
 
 @dataclass(frozen=True, eq=False)
