@@ -374,7 +374,7 @@ def check_java() -> None:
     if match is None:
         raise wrong(f"{java!r} is none")
     if int(match[1]) < JAVA_VERSION:
-        raise wrong(f"{java!r} is Java {match[1]}", "old-java")
+        raise wrong(f"{java!r} is Java {match[1]}", code="old-java")
 
 
 def _reason(path: str) -> str:
