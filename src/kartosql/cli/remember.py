@@ -194,7 +194,7 @@ def _is_kept(store: Store, ordered: Ordered, index: InvertedIndex) -> bool:
     """Return whether the values of an index are kept; they are made when they are asked for a second time."""
     if ordered.is_kept or not ordered.may_come or index.key is None or (store.size(index.key) or 0) > MAX_INDEX_BYTES:
         return ordered.is_kept
-    if ordered.was_wanted:
+    if ordered.was_wanted():
         ordered.collect()
     return ordered.is_kept
 

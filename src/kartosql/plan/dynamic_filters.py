@@ -18,7 +18,7 @@ from kartosql.formats.arrays import array_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator, Held, is_exact
 from kartosql.plan.scan import OccurrenceScan
-from kartosql.plan.scopes import Occurrence
+from kartosql.plan.scopes import Occurrence, Origin
 from kartosql.predicate.tree import (
     UNKNOWN,
     ColumnRef,
@@ -40,7 +40,6 @@ MIN_FILES = 8  # fewer are read as fast as values are looked up
 MAX_SHARE = 0.05  # of the bytes that may be saved; the source is read twice
 ROUNDS = 3
 
-Origin = Callable[[ColumnRef], "ColumnRef | None"]
 Rescan = Callable[[BoundQuery, Occurrence, list[Condition]], OccurrenceScan]
 
 

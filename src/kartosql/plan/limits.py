@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest, nsmallest
 from operator import itemgetter
@@ -18,7 +18,7 @@ from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Step
-from kartosql.plan.scopes import Occurrence, Scope
+from kartosql.plan.scopes import Occurrence, Origin, Scope
 from kartosql.predicate.tree import ColumnRef, Pieces, joined, parameters_for, substitute
 from kartosql.sql.tree import Edit, number_of, span_of, tokens_of
 from kartosql.tables.statistics import ColumnBounds, nothing_of, stored
@@ -35,8 +35,6 @@ _TRANSPARENT = (
 MIN_FILES = 8  # fewer are read as fast as their bounds are compared
 FIRST_FILES = 4  # row counts of so many files are read at once for a LIMIT; then four times as many, and so on
 
-
-Origin = Callable[[ColumnRef], ColumnRef | None]
 
 # Stands for count(*) where rows are replaced by counts of them.
 _TOTAL = "CAST(coalesce(sum(kartosql_rows), 0) AS BIGINT)"
@@ -90,9 +88,10 @@ class _Reading:
         ref = self.reader.column(node)
         return None if ref is None else self.at(ref)
 
-    def wheres(self, *selects: exp.Select) -> list[exp.Expression]:
-        """Return what the WHEREs of some SELECTs say."""
-        return [where.this for select in selects if (where := select.args.get("where")) is not None]
+    @property
+    def wheres(self) -> list[exp.Expression]:
+        """What the WHERE of each SELECT says."""
+        return [where.this for s in (self.select, *self.inner) if (where := s.args.get("where")) is not None]
 
 
 def _reading(scope: Scope, reader: ConditionReader, origin: Origin) -> _Reading | None:
@@ -137,7 +136,7 @@ def _summary(reading: _Reading, occurrence: Occurrence, part: PartScan) -> tuple
     extremes: set[str] = set()
     counts: list[Edit] = []
     stack: list[exp.Expression] = [v for v in select.iter_expressions() if not isinstance(v, (exp.From, exp.With))]
-    stack += reading.wheres(*reading.inner)
+    stack += reading.wheres
     seen = set[int]()
     while stack:
         node = stack.pop()
@@ -146,11 +145,11 @@ def _summary(reading: _Reading, occurrence: Occurrence, part: PartScan) -> tuple
         seen.add(id(node))
         if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
             span = span_of(node)  # the parser notes no more than where it starts
-            place = reader.matched(_COUNT, span[0]) if span is not None else None
-            if place is None or any(v for k, v in node.args.items() if k not in ("this", "big_int")):
+            found = _COUNT.match(reader.text, span[0]) if span is not None else None
+            if found is None or any(v for k, v in node.args.items() if k not in ("this", "big_int")):
                 return None
             is_unnamed = node.parent is select and node.arg_key == "expressions"
-            counts.append((place, f'{_TOTAL} AS "count_star()"' if is_unnamed else _TOTAL))
+            counts.append((found.span(), f'{_TOTAL} AS "count_star()"' if is_unnamed else _TOTAL))
         elif isinstance(node, (exp.Min, exp.Max)) and isinstance(node.this, exp.Column):
             column = reading.column(node.this)
             if column is None or any(v for k, v in node.args.items() if k != "this"):
@@ -191,7 +190,7 @@ def _passing_rows(select: exp.Select, reader: ConditionReader) -> Edit:
     """Return the edit that puts row counts into a SELECT list."""
     first = span_of(select.expressions[0].unalias())
     assert first is not None
-    before = tokens_of(reader.slice((0, first[0])))
+    before = tokens_of(reader.text[: first[0]])
     place = max(t.end for t in before if t.token_type in (TokenType.SELECT, TokenType.ALL)) + 1
     return (place, place), " kartosql_rows,"
 
@@ -335,15 +334,14 @@ class _FirstRows:
     def _wanted(self) -> int | None:
         """Return how many rows are needed, None if that may be all."""
         select, reader, inner = self._reading.select, self._reading.reader, self._reading.inner
-        if select.args.get("limit") is None or any(select.args.get(k) for k in _NOT_FIRST):
-            return None
-        if any(s.args.get("order") for s in inner):
+        is_ordered = any(s.args.get("order") for s in inner)
+        if is_ordered or select.args.get("limit") is None or any(select.args.get(k) for k in _NOT_FIRST):
             return None
         rows = [_number(select.args.get(key), reader, self._query.parameters) for key in ("limit", "offset")]
         known = [n for n in rows if n is not None]
         if len(known) < len(rows) or not _is_by_row(select, reader):
             return None
-        return sum(known) if all(map(reader.agrees, self._reading.wheres(select, *inner))) else None
+        return sum(known) if all(map(reader.agrees, self._reading.wheres)) else None
 
     def _ordered_by(self, ordered: exp.Expression) -> str | None:
         """Return the column that a part of ORDER BY is, by its name, an alias or its number; else None."""
@@ -362,10 +360,9 @@ class _FirstRows:
     def _sure_files(self) -> Files:
         """Return the files of whose rows all satisfy each WHERE, and none is deleted."""
         part, reading = self._part, self._reading
-        wheres = reading.wheres(reading.select, *reading.inner)
-        if not wheres:
+        if not reading.wheres:
             return part.whole_files
-        condition = substitute(joined("AND", [reading.reader.read(w) for w in wheres]), self._meaning)
+        condition = substitute(joined("AND", list(map(reading.reader.read, reading.wheres))), self._meaning)
         table = part.part.table
         subject = Subject(table, reading.of, self._evaluator, self._query.parameters, frozenset(table.partition_keys))
         if not subject.columns(condition):

@@ -95,7 +95,7 @@ class ConditionReader:
     def __init__(
         self, query: BoundQuery, evaluator: Evaluator, freeze: Callable[[str], str | None] | None = None
     ) -> None:
-        self._text = query.select.text
+        self.text = query.select.text
         self._bound = query.walked.bound
         self._members = query.walked.members
         self._places = query.parameter_places
@@ -136,12 +136,7 @@ class ConditionReader:
 
     def slice(self, span: Span) -> str:
         """Return a part of the statement's text."""
-        return self._text[span[0] : span[1]]
-
-    def matched(self, pattern: re.Pattern[str], at: int) -> Span | None:
-        """Return the place where the statement's text matches a pattern from a position on."""
-        found = pattern.match(self._text, at)
-        return None if found is None else found.span()
+        return self.text[span[0] : span[1]]
 
     def column(self, node: exp.Expression) -> ColumnRef | None:
         """Return the column that an expression is, or None if it is anything else."""
@@ -219,7 +214,7 @@ class ConditionReader:
     def _literal(self, literal: exp.Literal) -> str:
         """Return what a literal holds: the tree is that of a statement that may differ in constants."""
         start, end = literal.meta.get("start"), literal.meta.get("end")
-        constant = None if start is None or end is None else constant_of(self._text[start : end + 1])
+        constant = None if start is None or end is None else constant_of(self.text[start : end + 1])
         return str(literal.name) if constant is None else constant
 
     def _behind(self, node: Any) -> Any:
@@ -325,12 +320,12 @@ class ConditionReader:
         for start, end, inserted in sorted(cuts, key=lambda c: c[:2]):
             if start < at or end > span[1]:
                 return None
-            pieces += [self._text[at:start], *inserted]
-            pure.append(self._text[at:start])
-            pure.append(inserted[0] if len(inserted) == 1 and isinstance(inserted[0], str) else self._text[start:end])
+            pieces += [self.text[at:start], *inserted]
+            pure.append(self.text[at:start])
+            pure.append(inserted[0] if len(inserted) == 1 and isinstance(inserted[0], str) else self.text[start:end])
             at = end
-        pieces.append(self._text[at : span[1]])
-        pure.append(self._text[at : span[1]])
+        pieces.append(self.text[at : span[1]])
+        pure.append(self.text[at : span[1]])
         # Whether an expression is pure does not depend on its numbers; without them, answers are found again.
         is_pure = known.is_pure if known is not None else self._evaluator.is_pure(_NUMBER.sub("0", "".join(pure)))
         return tuple(pieces) if is_pure else None

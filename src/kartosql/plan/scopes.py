@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -15,6 +15,7 @@ from kartosql.sql.tree import Past
 from kartosql.tables.table import Table, by_case
 
 Columns = Mapping[str, str]
+Origin = Callable[[ColumnRef], ColumnRef | None]  # finds the column of a table that a column is
 
 # Occurrences are numbered from 0, whatever else columns may belong to from here.
 _ids = count(1 << 20)

@@ -19,7 +19,6 @@ from kartosql.errors import KartosqlError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.snapshot import SETTLED_NS
 from kartosql.formats.sorted_values import Collected, SortedValues, Span
-from kartosql.memo import memoized
 from kartosql.parquet import lows
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, In, Predicate, Value
@@ -56,7 +55,7 @@ class Ordered:
         self._store, self._index, self._cache = store, index, cache
         self._labels, self._files = table.labels, len(table.files)  # not the table, which is kept as long as it is used
         self._coming: tuple[Portions, Collected] | None = None
-        self._looked = 0
+        self._looked, self._is_new = 0, False  # new to all processes, as far as this one looked into it
         is_searched = pa.types.is_integer(index.type) or pa.types.is_string(index.type)
         if index.key is None or not store.is_local or not is_searched:
             return
@@ -83,7 +82,10 @@ class Ordered:
 
         That is where the file is new, as after a commit, and Arrow's reader is there, which takes long to import.
         """
-        if not self.may_come or self._looked >= FIRST_LOOKS or "pyarrow.parquet" not in sys.modules or self.was_wanted:
+        if not self.may_come or self._looked >= FIRST_LOOKS or "pyarrow.parquet" not in sys.modules:
+            return None
+        self._is_new = self._is_new or not self.was_wanted()
+        if not self._is_new:
             return None
         self._looked += 1
         import pyarrow.compute as pc
@@ -107,9 +109,8 @@ class Ordered:
         self._store.counter.add("reads", self._index.key or "", len(data))
         return frozenset(n for n, label in enumerate(self._labels) if label in labels)
 
-    @memoized
     def was_wanted(self) -> bool:
-        """Whether an earlier process asked for the values; notes that this one does."""
+        """Return whether an earlier process asked for the values; note that this one does."""
         if self._cache is None or self._cache.get(WANTED, self.identity) is not None:
             return self._cache is not None
         self._cache.put(WANTED, self.identity, [])
@@ -121,7 +122,7 @@ class Ordered:
         It is read to its end where an earlier process began as well: a third one finds the values.
         """
         coming, self._coming = self._coming, None  # whoever is stopped in the middle begins anew
-        if coming is None and seconds < math.inf and self.was_wanted:
+        if coming is None and seconds < math.inf and not self._is_new and self.was_wanted():
             seconds = math.inf
         try:
             if coming is None:
