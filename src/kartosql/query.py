@@ -319,7 +319,9 @@ class Execution:
         if passed is None or not bound.occurrences or settings["engine"] != "auto" or settings["default_collation"]:
             return None
         wanted = small_read(bound, report.scan, report.sizes)
-        if wanted is None or [*map(sql_type, wanted.types)] != passed.types or not (found := wanted.run(self._store)):
+        if wanted is None or [sql_type(item.type) for item in wanted.items] != passed.types:
+            return None
+        if (found := wanted.run(self._store)) is None:
             return None
         rows, self._read = found
         self._prepared = time.perf_counter()

@@ -17,6 +17,7 @@ from weakref import WeakSet
 from kartosql.errors import ExecutionError, KartosqlError, UsageError, reraise
 
 AGAIN = 0.01  # seconds after which an engine is told again: one that is about to start does not hear it
+_WITHIN = contextlib.nullcontext()
 _current: ContextVar[Work | None] = ContextVar("kartosql_work", default=None)
 
 
@@ -135,9 +136,16 @@ class Works:
             self._all.add(work)
         return work
 
+    def one(self) -> contextlib.AbstractContextManager[None]:
+        """Be at work within the block, which is a part of what the thread is doing already, if it is."""
+        around = _current.get()
+        if around is None or around not in self._all or around.thread != threading.get_ident():
+            return self._one()
+        around.check()
+        return _WITHIN
+
     @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        """Be at work within the block."""
+    def _one(self) -> Iterator[None]:
         work = self.begin()
         try:
             with work:

@@ -16,7 +16,7 @@ import pytest
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.plan import small_reads
-from kartosql.plan.small_reads import SmallRead
+from kartosql.plan.small_reads import Item, SmallRead
 from kartosql.store import Store
 from written import write_dataset
 
@@ -251,7 +251,9 @@ def test_a_long_text_of_all_rows_is_held_once(tmp_path, monkeypatch):
     pa.set_memory_pool(WATCHED)
     try:
         wanted = ({"i": 7, "s": long}, {"q": 1})
-        reads = [SmallRead(["x.parquet"], ["s"], [pa.string()], schema, values) for values in wanted]
+        size = (tmp_path / "x.parquet").stat().st_size
+        items = [Item("s", pa.string(), "s")]
+        reads = [SmallRead(["x.parquet"], [size], items, schema, values) for values in wanted]
         one, every = [read.run(Store(str(tmp_path))) for read in reads]
     finally:
         pa.set_memory_pool(pa.default_memory_pool())
@@ -278,3 +280,45 @@ def test_the_budget_holds(connection, taken):
     with pytest.raises(KartosqlError) as e:
         connection.sql(SMALL).rows()
     assert (e.value.code, taken) == ("byte-budget", [])
+
+
+AGGREGATES = ["count(*)", "count(s)", "count(b)", "sum(a)", "min(i)", "max(d)", "min(m)", "max(a)", "min(n)"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_aggregates_are_those_of_the_engine(connection, taken, seed):
+    rng = random.Random(seed)
+    for _ in range(12):
+        found = rng.sample(AGGREGATES, rng.randint(1, 4))
+        items = ", ".join(f"{item} AS c{at}" for at, item in enumerate(found))
+        atom = rng.choice(("i = {}", "q = {}", "s = 'a' AND n = {}"))
+        for _ in range(3):
+            _same(connection, f"SELECT {items} FROM t WHERE {atom.format(rng.choice((0, 1, 2, 3)))}")
+    assert len(taken) > 10
+
+
+def test_sums_are_those_of_the_engine_to_the_last_bit(tmp_path, taken):
+    rng = random.Random(5)
+    values = [rng.uniform(-1, 1) * 10 ** rng.randint(-9, 9) for _ in range(9_000)]
+    rows = pa.table({"i": [at % 3 for at in range(9_000)], "f": values, "a": [Decimal(f"{v:.9f}") for v in values]})
+    wide = rows.set_column(2, "a", rows.column("a").cast(pa.decimal128(30, 9)))
+    write_dataset(Store(str(tmp_path)), "t", wide, index_columns=["i"])
+    with kartosql.connect(str(tmp_path), keep_answers=False) as made:
+        for key in (0, 1, 2, 3):
+            _same(made, f"SELECT sum(f) AS f, sum(a) AS a, count(*) AS n FROM t WHERE i = {key}")
+    assert len(taken) == 3  # no file holds the last one
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        *("sum(i)", "sum(DISTINCT f)", "count(DISTINCT s)", "sum(f) FILTER (WHERE b)", "sum(f) OVER ()", "sum(g)"),
+        *("min(f)", "max(s)", "min(s)", "min(n, 2)", "sum(f ORDER BY d)", "avg(f)", "sum(f + 1)", "max(p)", "count(p)"),
+        *("count(t)", "sum(f) + 1", "min(b)", "count(*) FILTER (WHERE b)", "first(f)", "main.sum(f)", "count(t.*)"),
+    ],
+)
+def test_other_aggregates_are_left_to_the_engine(connection, taken, item):
+    text = f"SELECT {item} AS c{'' if 'OVER' in item else ', count(*) AS n'} FROM t WHERE i = 2"
+    for _ in range(3):
+        connection.sql(text).rows()
+    assert taken == []

@@ -103,7 +103,7 @@ class Extractor:
             for branch in relation.branches:
                 self._relation(branch, self._moved(conditions, self._columns.into_branch(relation, branch)))
         if relation.scope is not None:
-            moved = self._moved(conditions, self._columns.into_select(relation))
+            moved = self._moved(conditions, self._columns.into_select(relation)) if conditions else []
             if len(moved) < len(conditions):
                 self._note(relation, "a condition is on what an aggregation, a window or an expression makes")
             self._scope(relation.scope, moved)

@@ -103,10 +103,14 @@ class ConditionReader:
         self._evaluator = evaluator
         self._freeze = freeze or evaluator.clock
         self._parsed: dict[int, ParsedAtom] = {}  # by id of the node
+        self._alike = query.walked.alike
         self._nodes = Meaning(self._path, self._value, self._literal, self._behind, self._sql, is_duckdb=True)
 
     def agrees(self, node: exp.Expression) -> bool:
         """Return whether the engine's parser sees the same AND, OR and NOT in a predicate, and note its atoms."""
+        if ("atoms", id(node)) in self._alike:
+            self._parsed.update(self._alike["atoms", id(node)][1])
+            return True
         atoms: list[exp.Expression] = []
         outline = self._outline(node, atoms)
         span, spans = span_of(node), [s for s in map(span_of, atoms) if s is not None]
@@ -116,7 +120,10 @@ class ConditionReader:
         found = self._evaluator.atoms(self.slice(span), composed, outline)
         if found is None:
             return outline is None
-        self._parsed.update(zip(map(id, atoms), found, strict=bool(found)))
+        parsed = dict(zip(map(id, atoms), found, strict=bool(found)))
+        self._parsed.update(parsed)
+        if node.parent is not None:  # it is of the statement
+            self._alike["atoms", id(node)] = node, parsed
         return True
 
     def _outline(self, node: exp.Expression, atoms: list[exp.Expression]) -> Outline:
@@ -256,6 +263,9 @@ class ConditionReader:
             return None
         if isinstance(node, exp.Func) and self.slice(span).isidentifier():
             return None  # inside of other expressions the parser notes no more of a function than its name
+        kind = "members" if members else "cuts"
+        if (kind, id(node)) in self._alike:
+            return self._cut(span, self._alike[kind, id(node)][1], self._parsed.get(id(node)))
         nodes = list(node.walk())  # once, as it takes long where conditions are many
         if any(isinstance(n, _UNEVALUATED) for n in nodes):
             return None
@@ -279,6 +289,8 @@ class ConditionReader:
         clock = self._clock(span, cuts)
         if clock is None:
             return None
+        if node.parent is not None and not clock and all(isinstance(found[0], tuple) for *_, found in cuts):
+            self._alike[kind, id(node)] = node, cuts
         cuts += clock
         return self._cut(span, cuts, None if clock else self._parsed.get(id(node)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
@@ -317,3 +318,6 @@ class Walked:
     missing: list[Unknown] = field(default_factory=list)
     # Identifiers that have another name in the text that is run.
     renamed: list[tuple[exp.Identifier, str]] = field(default_factory=list)
+    # What was found out for all statements that differ in constants only: its kind and the id of an object, which is
+    # there to be kept alive.
+    alike: dict[tuple[str, int], tuple[object, Any]] = field(default_factory=dict)

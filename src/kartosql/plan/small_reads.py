@@ -2,67 +2,98 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 from sqlglot import exp
 
-from kartosql.errors import KartosqlError
+from kartosql.errors import KartosqlError, Span
 from kartosql.formats.arrays import constant
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
-from kartosql.sql.tree import constant_of, operands
+from kartosql.plan.scopes import Occurrence
+from kartosql.sql.tree import constant_of, operands, span_of
 from kartosql.store import Files
+from kartosql.tables.table import FileTable, Table
 
-MAX_FILES, MAX_BYTES, MAX_CELLS = 8, 1 << 20, 100_000  # of all files together; beyond these DuckDB is quicker
+MAX_FILES, MAX_BYTES, MAX_CELLS = 8, 1 << 20, 300_000  # of all files together; beyond these DuckDB is quicker
+TEXT_CELLS = 4  # cells that one of text counts as
 MAX_ROWS_BYTES = 1 << 27  # bytes that rows may take if each text is as long as all texts of the files
 _CODES = pa.dictionary(pa.int32(), pa.string())
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _WIDENED = {wide: _INTEGERS[: at + 1] for at, wide in enumerate(_INTEGERS)}
 # Types that Arrow and DuckDB read alike, and that results have in both alike; decimals are others.
 _TYPES = (*_INTEGERS, pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.date32(), pa.timestamp("us"))
+_AGGREGATES: dict[type, str] = {exp.Count: "count", exp.Sum: "sum", exp.Min: "min", exp.Max: "max"}
+# Those of other types, such as extremes of floats, are not the engine's by Arrow.
+_EXTREMES = (*_INTEGERS, pa.date32(), pa.timestamp("us"))
+_AGGREGATED = {"sum": (pa.float64(),), "min": _EXTREMES, "max": _EXTREMES}
+MAX_DIGITS = 30  # of decimals whose sum has at most 38
 _PLAIN = ("expressions", "from_", "where", "this", "db", "catalog", "alias")  # what a SELECT and its table may have
 
 
+class Item(NamedTuple):
+    """An item of a SELECT list: a column, or an ``aggregate`` over it, of all rows where no column is named."""
+
+    name: str
+    type: pa.DataType
+    column: str = ""
+    aggregate: str = ""
+
+
 class SmallRead(NamedTuple):
-    """The columns ``shown`` of those rows of files in which columns have the ``values``; ``schema`` is that of both."""
+    """The ``items`` of those rows of files in which columns have the ``values``; ``schema`` is that of all columns."""
 
     keys: Sequence[str]
-    shown: Sequence[str]
-    types: Sequence[pa.DataType]  # of the columns shown
+    sizes: Sequence[int]
+    items: Sequence[Item]
     schema: pa.Schema
     values: Mapping[str, int | str]
 
     def run(self, store: Files) -> tuple[pa.Table, dict[str, int | None]] | None:
         """Return the rows and what was read; None where an engine has to read it, or to report an error."""
-        import pyarrow.parquet as pq
-
-        names, found, size, groups = self.schema.names, list[pa.Table](), 0, 0
-        # As dictionaries, since few bytes may tell of many rows that have the same long text.
-        texts = [f.name for f in self.schema if f.type == pa.string()]
         try:
-            for key in self.keys:
-                with open(store.local_path(key), "rb", buffering=0) as opened:
-                    data = opened.read(MAX_BYTES)
-                file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
-                if file.metadata.num_rows * len(names) * len(self.keys) > MAX_CELLS:
-                    return None
-                found.append(file.read(names, use_threads=False))
-                size, groups = size + len(data), groups + file.num_row_groups
-            rows = pa.concat_tables(found)
-            kinds = {**_WIDENED, pa.string(): (_CODES,)}
-            if any(rows.schema.field(f.name).type not in kinds.get(f.type, (f.type,)) for f in self.schema):
+            rows, groups = self._rows(store)
+            if rows is None:
                 return None
-            rows.validate(full=True)  # texts may be no UTF-8, which DuckDB refuses
-            for name, value in self.values.items():
-                rows = rows.filter(_equal(rows.column(name), value))
-            if rows.num_rows * rows.nbytes > MAX_ROWS_BYTES:
-                return None
-            rows = rows.cast(self.schema).select(self.shown).combine_chunks()
+            rows = rows.cast(self.schema)
+            if self.items[0].aggregate:
+                arrays = [pa.repeat(_aggregate(item, rows), 1) for item in self.items]
+                rows = pa.table(arrays, [item.name for item in self.items])
+            else:
+                rows = rows.select([item.name for item in self.items]).combine_chunks()
         except (OSError, ValueError, KeyError, pa.ArrowException, KartosqlError):  # files may differ, or lack columns
             return None
-        return rows, {"bytes_read": size, "files_opened": len(found), "row_groups_read": groups}
+        return rows, {"bytes_read": sum(self.sizes), "files_opened": len(self.keys), "row_groups_read": groups}
+
+    def _rows(self, store: Files) -> tuple[pa.Table | None, int]:
+        """Return the rows that match, as they are read, and the number of row groups."""
+        import pyarrow.parquet as pq
+
+        names, found, groups = self.schema.names, list[pa.Table](), 0
+        # As dictionaries, since few bytes may tell of many rows that have the same long text.
+        texts = [f.name for f in self.schema if f.type == pa.string()]
+        width = len(names) + (TEXT_CELLS - 1) * len(texts)
+        for key, size in zip(self.keys, self.sizes, strict=True):
+            with open(store.local_path(key), "rb", buffering=0) as opened:
+                data = opened.read(size)  # a larger buffer is taken from the system anew each time
+            # Reading ahead copies what is in memory already.
+            file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts, pre_buffer=False)
+            if file.metadata.num_rows * width * len(self.keys) > MAX_CELLS:
+                return None, 0
+            found.append(file.read(names, use_threads=False))
+            groups += file.num_row_groups
+        rows = pa.concat_tables(found)
+        kinds = {**_WIDENED, pa.string(): (_CODES,)}
+        if any(rows.schema.field(f.name).type not in kinds.get(f.type, (f.type,)) for f in self.schema):
+            return None, 0
+        for name, value in self.values.items():
+            rows = rows.filter(_equal(rows.column(name), value))
+        rows.validate(full=True)  # texts of any row may be no UTF-8, which DuckDB refuses
+        is_too_long = bool(texts) and rows.num_rows * rows.select(texts).nbytes > MAX_ROWS_BYTES
+        return None if is_too_long else rows, groups
 
 
 def _equal(column: pa.ChunkedArray, value: int | str) -> pa.ChunkedArray:
@@ -75,51 +106,125 @@ def _equal(column: pa.ChunkedArray, value: int | str) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, pa.bool_())
 
 
+def _aggregate(item: Item, rows: pa.Table) -> pa.Scalar:
+    """Return an aggregate over a column of some rows; raises ValueError where only the engine can tell it."""
+    import pyarrow.compute as pc
+
+    values = rows.column(item.column).drop_null() if item.column else rows
+    if item.aggregate == "count":
+        return constant(len(values), item.type)
+    if not len(values):
+        return pa.nulls(1, item.type)[0]
+    if item.aggregate != "sum":
+        return getattr(pc, item.aggregate)(values)
+    if item.type != pa.float64():
+        return pc.sum(values.cast(item.type))
+    # One after the other, as the engine adds them; others round in other places.
+    total = pc.cumulative_sum(values)[-1]
+    if not math.isfinite(total.as_py()):
+        raise ValueError(total)
+    return total
+
+
+class Shape(NamedTuple):
+    """What statements of a shape have in common: the items, the columns, and those compared with the place of what."""
+
+    items: Sequence[Item]
+    schema: pa.Schema
+    compared: Sequence[tuple[str, Span]]
+
+
 def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -> SmallRead | None:
-    """Return what a ``SELECT columns FROM table WHERE column = constant`` reads, None for any other statement."""
-    tree, parts = bound.select.tree, [p for o in scan.occurrences for p in o.parts]
-    from_, where = (tree.args.get("from_"), tree.args.get("where")) if isinstance(tree, exp.Select) else (None, None)
-    if tree is None or from_ is None or where is None or len(parts) != 1 or len(scan.occurrences) != 1:
+    """Return what a ``SELECT columns FROM table WHERE column = constant`` reads, None for any other statement.
+
+    All columns may be aggregates.
+    """
+    parts = [p for o in scan.occurrences for p in o.parts]
+    if len(parts) != 1 or len(scan.occurrences) != 1 or parts[0].summary is not None:
         return None
-    clauses = [*tree.args.items(), *from_.this.args.items()]
-    if from_.this is not scan.occurrences[0].occurrence.node or any(v for k, v in clauses if k not in _PLAIN):
-        return None
-    is_plain = parts[0].summary is None and parts[0].rows_are_files_rows and parts[0].part.table.has_footers
-    keys = parts[0].opened if is_plain else []
+    table, keys = parts[0].part.table, parts[0].opened if parts[0].rows_are_files_rows else []
     if not 0 < len(keys) <= MAX_FILES or sum(sizes.get(key) or MAX_BYTES for key in keys) >= MAX_BYTES:
         return None
-    if parts[0].part.table.renames:
+    known = bound.walked.alike
+    if ("small", id(table)) not in known:
+        known["small", id(table)] = table, _shape(bound, scan.occurrences[0].occurrence, table)
+    shape: Shape | None = known["small", id(table)][1]
+    if shape is None:
+        return None
+    values = dict[str, int | str]()
+    for name, (start, end) in shape.compared:
+        # The tree is that of a statement that may differ in constants.
+        value = _constant(bound.select.text[start:end], shape.schema.field(name).type)
+        if value is None:
+            return None
+        values[name] = value
+    return SmallRead(keys, [sizes[key] or 0 for key in keys], shape.items, shape.schema, values)
+
+
+def _shape(bound: BoundQuery, occurrence: Occurrence, table: FileTable) -> Shape | None:
+    """Return what is known of a statement whatever its constants are, None if only the engine can answer it."""
+    tree = bound.select.tree
+    from_, where = (tree.args.get("from_"), tree.args.get("where")) if isinstance(tree, exp.Select) else (None, None)
+    if tree is None or from_ is None or where is None or not table.has_footers or table.renames:
+        return None
+    clauses = [*tree.args.items(), *from_.this.args.items()]
+    if from_.this is not occurrence.node or any(v for k, v in clauses if k not in _PLAIN):
         return None
     atoms = operands(where.this) if isinstance(where.this, exp.And) else [where.this]
-    nodes = [*tree.expressions, *(atom.this if isinstance(atom, exp.EQ) else atom for atom in atoms)]
-    found = [_type(node, bound, scan) for node in nodes]
-    if None in found:
+    over = [_aggregated(item) for item in tree.expressions]
+    if not all(isinstance(a, exp.EQ) and isinstance(a.expression, exp.Literal) for a in atoms):
         return None
-    types, shown = dict(zip([n.name for n in nodes], found, strict=True)), [n.name for n in tree.expressions]
-    values = {a.this.name: v for a in atoms if (v := _constant(a, bound, types[a.this.name])) is not None}
-    if len({*shown}) < len(shown) or len(values) < len(atoms):
+    nodes = [*(node for _, node in over if node is not None), *(atom.this for atom in atoms)]
+    found = [(node.name, _type(node, bound, occurrence.source, table)) for node in nodes]
+    types = {name: type_ for name, type_ in found if type_ is not None}
+    if any(type_ is None for _, type_ in found) or len({not aggregate for aggregate, _ in over}) > 1:
         return None
-    return SmallRead(keys, shown, found[: len(shown)], pa.schema(types.items()), values)
+    items = [_item(item, *of, types) for item, of in zip(tree.expressions, over, strict=True)]
+    known, places = [item for item in items if item is not None], [span_of(atom.expression) for atom in atoms]
+    compared = [(atom.this.name, span) for atom, span in zip(atoms, places, strict=True) if span is not None]
+    if len({item.name for item in known}) < len(items) or len(dict(compared)) < len(atoms):
+        return None
+    return Shape(known, pa.schema(types.items()), compared)
 
 
-def _type(node: exp.Expression, bound: BoundQuery, scan: Scan) -> pa.DataType | None:
+def _aggregated(item: exp.Expression) -> tuple[str, exp.Expression | None]:
+    """Return the aggregate that an item is, and the column it is over, None for all rows; no aggregate for others."""
+    call = item.this if isinstance(item, exp.Alias) else None
+    aggregate = _AGGREGATES.get(type(call), "")
+    if call is None or not aggregate or any(v for k, v in call.args.items() if k not in ("this", "big_int")):
+        return "", item
+    is_all = aggregate == "count" and isinstance(call.this, exp.Star) and not any(call.this.args.values())
+    return aggregate, None if is_all else call.this
+
+
+def _item(
+    item: exp.Expression, aggregate: str, over: exp.Expression | None, types: Mapping[str, pa.DataType]
+) -> Item | None:
+    """Return an item of a SELECT list; None for an aggregate of which only the engine knows what it makes."""
+    if not aggregate:
+        return Item(item.name, types[item.name], item.name)
+    column = "" if over is None else over.name
+    if aggregate == "count":
+        return Item(item.alias, pa.int64(), column, aggregate)
+    of = types[column]
+    if pa.types.is_decimal128(of) and of.precision <= MAX_DIGITS:
+        return Item(item.alias, pa.decimal128(38, of.scale) if aggregate == "sum" else of, column, aggregate)
+    return Item(item.alias, of, column, aggregate) if of in _AGGREGATED[aggregate] else None
+
+
+def _type(node: exp.Expression, bound: BoundQuery, source: Table, table: FileTable) -> pa.DataType | None:
     """Return the type of a column of the files, None for any other expression."""
     known = bound.walked.bound.get(id(node)) if isinstance(node, exp.Column) else None
     if known is None or known.source is None or known.source.real(known.column) != node.name:
         return None
-    source, table = scan.occurrences[0].occurrence.source, scan.occurrences[0].parts[0].part.table
     type_ = source.columns[node.name]
     if node.name in (*source.exposed, *table.partition_keys) or not type_.equals(table.types.get(node.name)):
         return None
     return type_ if type_ in _TYPES or pa.types.is_decimal128(type_) else None
 
 
-def _constant(atom: exp.Expression, bound: BoundQuery, type_: pa.DataType) -> int | str | None:
-    """Return the constant that a column has to equal, in its type, None for any other expression."""
-    if not isinstance(atom, exp.EQ) or not isinstance(atom.expression, exp.Literal):
-        return None
-    # The tree is that of a statement that may differ in constants.
-    text = bound.select.text[atom.expression.meta.get("start", 0) : atom.expression.meta.get("end", -1) + 1]
+def _constant(text: str, type_: pa.DataType) -> int | str | None:
+    """Return the constant of a text in the type of the column that has to equal it, None for any other text."""
     if type_.equals(pa.string()):
         return constant_of(text) if text.startswith("'") else None
     return int(text) if type_ in _INTEGERS and text.isdecimal() and text.isascii() and len(text) < 19 else None
