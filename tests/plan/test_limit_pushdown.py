@@ -202,6 +202,16 @@ def test_the_files_that_are_read(connection, monkeypatch, sql, files):
         ("SELECT v FROM (SELECT * FROM t WHERE v % 100 = 1) LIMIT 1", None),
         ("SELECT n FROM (SELECT row_number() OVER (ORDER BY v) AS n FROM t) LIMIT 2", FILES),
         ("SELECT p FROM (SELECT DISTINCT p, s FROM t) ORDER BY p LIMIT 2", None),
+        # Names that the SELECT list gives go before those of the table.
+        ("SELECT -v AS V FROM t ORDER BY v LIMIT 1", FILES),
+        ("SELECT -v AS v FROM all_of_t ORDER BY (v) LIMIT 1", FILES),
+        ("SELECT v AS d, d AS v FROM t ORDER BY v DESC LIMIT 1", 1),
+        ("SELECT *, -v AS v FROM t ORDER BY v LIMIT 1", FILES),
+        ("SELECT * REPLACE (-v AS v) FROM all_of_t ORDER BY v LIMIT 1", FILES),
+        ("SELECT * EXCLUDE (d) RENAME (v AS d) FROM t ORDER BY d DESC LIMIT 1", 1),
+        ("SELECT -v AS v FROM t ORDER BY t.v LIMIT 1", 1),
+        ("SELECT count(*), max(kartosql_rows) FROM (SELECT p AS kartosql_rows FROM t)", FILES),
+        ("SELECT count(*), max(kartosql_rows) FROM (SELECT * RENAME (p AS Kartosql_Rows) FROM t)", FILES),
         ("SELECT * FROM (SELECT unnest(l) AS n, v FROM t) LIMIT 3", FILES),
     ],
 )  # fmt: skip

@@ -49,13 +49,14 @@ def push_down_limits(
     sums row counts then.
     """
     edits: tuple[Edit, ...] = ()
+    is_free = "kartosql_rows" not in query.select.text.lower()  # who has the name has it for something else
     for scope in query.walked.scopes:
         reading = _reading(scope, reader, origin)
         part = None if reading is None else _only_part(scans.get(reading.of))
         if reading is None or part is None:
             continue
         occurrence = scans[reading.of].occurrence
-        summary = _summary(reading, occurrence, part) if part.rows_are_files_rows else None
+        summary = _summary(reading, occurrence, part) if is_free and part.rows_are_files_rows else None
         used = occurrence.read if reading.inner else occurrence.columns
         less = _summarised(part, summary[0], used, evaluator) if summary is not None else None
         if less is not None and summary is not None:
@@ -180,7 +181,8 @@ def _summary(reading: _Reading, occurrence: Occurrence, part: PartScan) -> tuple
     # Other columns are NULL in what queries inside pass on, which may put them in order, but compute nothing of them.
     read = occurrence.read if reading.inner else frozenset[str]()
     ordered = [reading.column(o.this) for s in reading.inner if (by := s.args.get("order")) for o in by.expressions]
-    if read is None or not read <= {*extremes, *keys, *ordered} or "kartosql_rows" in occurrence.source.columns:
+    is_taken = "kartosql_rows" in map(str.lower, occurrence.source.columns)
+    if read is None or not read <= {*extremes, *keys, *ordered} or is_taken:
         return None
     passed = [_passing_rows(s, reader) for s in reading.inner if counts and not any(map(_star_of, s.expressions))]
     return sorted(extremes - set(keys)), (*counts, *passed)
@@ -345,17 +347,18 @@ class _FirstRows:
 
     def _ordered_by(self, ordered: exp.Expression) -> str | None:
         """Return the column that a part of ORDER BY is, by its name, an alias or its number; else None."""
-        node = ordered.this
-        span = span_of(node)
-        reader = self._reading.reader
-        number = reader.slice(span) if isinstance(node, exp.Literal) and span is not None else ""
+        node, items = ordered.this.unnest(), self._reading.select.expressions
+        span = span_of(node) if isinstance(node, exp.Literal) else None
+        number = self._reading.reader.slice(span) if span is not None else ""
         if number.isascii() and number.isdigit():
-            items = self._reading.select.expressions
             is_known = 0 < int(number) <= len(items) and not any(e.find(exp.Star) for e in items)
-            node = items[int(number) - 1].unalias() if is_known else None
-        elif (alias := reader.alias(node)) is not None:
-            node = alias
-        return self._reading.column(node) if isinstance(node, exp.Expression) else None
+            return self._reading.column(items[int(number) - 1].unalias()) if is_known else None
+        if not isinstance(node, exp.Column):
+            return None
+        # A name that the SELECT list gives goes before one of the table.
+        named = [a.this for e in items for a in e.find_all(exp.Alias) if a.alias.lower() == node.name.lower()]
+        found = {self._reading.column(each) for each in ([] if node.table else named) or [node]}
+        return found.pop() if len(found) == 1 else None
 
     def _sure_files(self) -> Files:
         """Return the files of whose rows all satisfy each WHERE, and none is deleted."""
