@@ -38,6 +38,7 @@ def connection() -> Iterator[Any]:
             "f": [float("nan") if p == 3 else p / 2 for p, _ in rows],
             "s": [f"s{n}" for _, n in rows],
             "l": [[1] * (n % 2) for _, n in rows],
+            "m": [{"a": p} for p, _ in rows],
         }
     )
     write_dataset(store, "t", table, partition_on=["p", "q"])
@@ -202,6 +203,12 @@ def test_the_files_that_are_read(connection, monkeypatch, sql, files):
         ("SELECT v FROM (SELECT * FROM t WHERE v % 100 = 1) LIMIT 1", None),
         ("SELECT n FROM (SELECT row_number() OVER (ORDER BY v) AS n FROM t) LIMIT 2", FILES),
         ("SELECT p FROM (SELECT DISTINCT p, s FROM t) ORDER BY p LIMIT 2", None),
+        # Files that are sure satisfy all of a WHERE, not only what is known of it.
+        ("SELECT p FROM (SELECT p, v + 1 AS w FROM t) WHERE w > 3000 AND p >= 0 LIMIT 2", FILES),
+        ("SELECT v FROM some_of_t WHERE w = 905 AND p > 5 ORDER BY v LIMIT 1", None),
+        ("SELECT v FROM (SELECT v, p, l || [p] AS m FROM t) WHERE p > 3 AND m = [1, 9] ORDER BY v LIMIT 1", None),
+        ("SELECT p FROM t WHERE m.a = 38 AND p >= 0 LIMIT 1", FILES),
+        ("SELECT sum(n) FROM (SELECT (SELECT p FROM t i WHERE i.p >= 0 AND i.p = o.p LIMIT 1) AS n FROM t o)", None),
         # Names that the SELECT list gives go before those of the table.
         ("SELECT -v AS V FROM t ORDER BY v LIMIT 1", FILES),
         ("SELECT -v AS v FROM all_of_t ORDER BY (v) LIMIT 1", FILES),

@@ -19,7 +19,7 @@ from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Step
 from kartosql.plan.scopes import Occurrence, Origin, Scope
-from kartosql.predicate.tree import ColumnRef, Pieces, joined, parameters_for, substitute
+from kartosql.predicate.tree import ColumnRef, is_evaluable, joined, parameters_for
 from kartosql.sql.tree import Edit, number_of, span_of, tokens_of
 from kartosql.tables.statistics import ColumnBounds, nothing_of, stored
 from kartosql.tables.table import Changelog
@@ -365,18 +365,15 @@ class _FirstRows:
         part, reading = self._part, self._reading
         if not reading.wheres:
             return part.whole_files
-        condition = substitute(joined("AND", list(map(reading.reader.read, reading.wheres))), self._meaning)
-        table = part.part.table
-        subject = Subject(table, reading.of, self._evaluator, self._query.parameters, frozenset(table.partition_keys))
-        if not subject.columns(condition):
+        condition, table = joined("AND", list(map(reading.reader.read, reading.wheres))), part.part.table
+        columns = {ref: reading.at(ref) for ref in condition.columns}
+        # Without a part of it rows would count that do not satisfy all of it.
+        if not columns or not is_evaluable(condition) or not set(columns.values()).issubset(table.partition_keys):
             return frozenset()
-        predicate = f"({condition.render(subject.name)}) IS NOT TRUE"
-        doubtful = self._evaluator.partitions(table, predicate, parameters_for(condition, subject.parameters))
-        return part.whole_files - doubtful
-
-    def _meaning(self, ref: ColumnRef) -> Pieces | None:
-        column = self._reading.at(ref)
-        return None if column is None else ((self._reading.of, column),)
+        subject = Subject(table, reading.of, self._evaluator, self._query.parameters, frozenset(table.partition_keys))
+        named = condition.render(lambda ref: subject.name((reading.of, columns[ref] or "")))
+        found = parameters_for(condition, subject.parameters)
+        return part.whole_files - self._evaluator.partitions(table, f"({named}) IS NOT TRUE", found)
 
 
 def _leading(
