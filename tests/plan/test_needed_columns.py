@@ -85,6 +85,8 @@ def opened(connection: Any, sql: str) -> list[list[str]]:
         ("SELECT * EXCLUDE (m) FROM (SELECT * EXCLUDE (w, w2) FROM c)", "g"),
         ("SELECT x FROM (SELECT * REPLACE (k + 1 AS k) FROM c)", "-"),
         ("SELECT k FROM (SELECT * REPLACE (w + 1 AS k) FROM c)", "e"),
+        ("SELECT x FROM (SELECT * REPLACE (-w AS k) FROM c ORDER BY k LIMIT 1)", "egh"),
+        ("SELECT x FROM (SELECT * EXCLUDE (k) RENAME (w AS k) FROM c ORDER BY k DESC LIMIT 1)", "egh"),
         ("SELECT n FROM (SELECT * RENAME (w AS n) FROM c)", "e"),
         ("SELECT x FROM (SELECT * FROM c UNION ALL SELECT * FROM c)", "-/-"),
         ("SELECT i1 FROM (SELECT i1, w FROM c UNION ALL SELECT k, m FROM c)", "-/g"),

@@ -580,8 +580,9 @@ def _decisive(select: exp.Select) -> list[bool]:
     group, order = select.args.get("group"), select.args.get("order")
     if select.args.get("distinct") is not None:
         return [True] * len(select.expressions)
-    # Keys may be positions, ALL and others that are no names of columns.
-    if order is not None and not all(_is_named(o.this) for o in order.expressions):
+    # Keys may be positions, ALL and others that are no names of columns, or names that a star gives to others.
+    gives = any(s.args.get("replace") or s.args.get("rename") for e in select.expressions for s in e.find_all(exp.Star))
+    if order is not None and (gives or not all(_is_named(o.this) for o in order.expressions)):
         return [True] * len(select.expressions)
     sets = group is not None and any(v for k, v in group.args.items() if k not in ("expressions", "all"))
     by_items = group is not None and (group.args.get("all") or not all(map(_is_named, group.expressions)))
