@@ -388,6 +388,24 @@ def test_rows_of_a_dataset_with_several_tables_do_not_change_one_by_one(con):
     assert e.value.code == "not-supported"
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM odd WHERE kartosql_file = 9",
+        "UPDATE odd SET a = 0 WHERE a = 1",
+        "MERGE INTO t USING (SELECT 1 AS k, 2 AS KARTOSQL_ROW) s ON t.k = s.k WHEN MATCHED THEN DELETE",
+    ],
+)
+def test_a_column_with_the_name_of_one_that_rows_get_here_is_refused(con, sql):
+    con.create_dataset("odd", {"a": [1], "kartosql_file": [9]})
+    con.create_dataset("t", {"k": [1]}, overwrite=True)
+    with pytest.raises(kartosql.KartosqlError) as caught:
+        con.sql(sql)
+    assert caught.value.code == "not-supported"
+    assert "kartosql_" in caught.value.message
+    assert con.sql("SELECT count(*) FROM odd").rows() == [(1,)]
+
+
 def test_a_change_of_no_row_commits_nothing(con):
     did = con.sql("UPDATE d SET s = 'x' WHERE i > 100")
     assert did.written == 0

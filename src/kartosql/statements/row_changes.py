@@ -256,6 +256,9 @@ class _RowChange:
         actions = (*self._statement.actions, *self._statement.inserts)
         text = ", ".join(self._sql(a.condition) for a in actions if a.condition) or "1"
         values = [self._sql(place) for a in actions for _, place in a.values or ()]
+        named = {c.lower() for c in (*self._types, *self._given_rows.column_names[:-1])}
+        if taken := named.intersection((FILE, _ROW)):
+            raise self._refused("not-supported", f"The column {min(taken)!r} has the name of one that rows get here.")
         own = self._statement.target_name or self._statement.target.last
         names = {own, self._statement.source_name}.difference(self._types)
         if names_whole_rows(self._parsed(f"SELECT {', '.join([text, *values])}").tree, names):
