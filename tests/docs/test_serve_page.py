@@ -27,7 +27,7 @@ def commands(block: str) -> str:
     for line in lines:
         if line.startswith("kartosql serve"):
             served = line.removesuffix(" &").replace("--port 31337 --http-port 8080", "--port 0 --http-port 0")
-            script += served + STARTED
+            script += f": > served\n{served}{STARTED}"  # not the one of a server before
         else:
             script += re.sub(r"^curl ", "curl -sS --noproxy '*' ", line).replace(":8080/", ":$HTTP/") + "\n"
     return script.replace("$(hostname)", "localhost")

@@ -141,9 +141,15 @@ TABLES: dict[str, Any] = {made.kind: made for made in (Delta, Iceberg, Folder)}
 
 
 def attach(con: Any, kind: str, root: Path) -> None:
-    """Attach the table as ``t``."""
+    """Attach the table as ``t``, again if files go away in the middle where no log keeps them."""
     table = TABLES[kind](root)
-    con.attach(table.url, "t", type=kind, **table.options)
+    while True:
+        try:
+            con.attach(table.url, "t", type=kind, **table.options)
+            return
+        except KartosqlError as e:
+            if kind != "parquet" or e.code not in CHANGED:
+                raise
 
 
 # -- notes of writers ------------------------------------------------------------------------------
