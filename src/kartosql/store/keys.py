@@ -8,10 +8,11 @@ import errno
 import hashlib
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.memo import memoized
@@ -282,3 +283,34 @@ def settling(key: str, is_unchanged: Callable[[], bool]) -> Iterator[None]:
 def version_of(data: bytes) -> Version:
     """Return the version of a content where the store itself knows none."""
     return Version(Content(data).token)
+
+
+LISTINGS = 20  # of a folder of which files go away meanwhile
+
+
+def local_files_below(path: str) -> dict[str, dict[str, Any]]:
+    """Return every file below a folder of the local disk, with what its listing tells; links are not followed."""
+    found: dict[str, dict[str, Any]] = {}
+    # Whoever removes a file while it is looked at may have put its rows into one that came too late to be listed.
+    for _ in range(LISTINGS):
+        found, is_whole = {}, True
+        for folder, _, names in os.walk(path, onerror=_unless_gone):
+            for name in names:
+                full = f"{folder.rstrip('/')}/{name}"
+                try:
+                    info = os.lstat(full)
+                except FileNotFoundError:
+                    is_whole = False
+                    continue
+                if not stat.S_ISLNK(info.st_mode):
+                    kind = "file" if stat.S_ISREG(info.st_mode) else "other"
+                    found[full] = {"size": info.st_size, "mtime": info.st_mtime, "type": kind}
+        if is_whole:
+            break
+    return found
+
+
+def _unless_gone(error: OSError) -> None:
+    """Raise what went wrong with a folder, unless somebody removed it."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError
+from kartosql.store.keys import LISTINGS
 from kartosql.store.store import Store
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -54,8 +55,15 @@ def list_files(store: Store, only: str | None = None, left_out: set[str] | None 
         return _one(store, only)
     store.counter.add("lists")
     left_out = set() if left_out is None else left_out
-    found = _local(store, left_out) if store.is_local else _remote(store, left_out)
-    return sorted(found, key=itemgetter(0))
+    if not store.is_local:
+        return sorted(_remote(store, left_out), key=itemgetter(0))
+    for _ in range(LISTINGS):
+        gone: list[str] = []
+        found = sorted(_local(store, left_out, gone), key=itemgetter(0))
+        # Whoever removes a file while it is looked at may have put its rows into one that came too late to be listed.
+        if not gone:
+            break
+    return found
 
 
 def times_of(store: Store, names: Sequence[str]) -> list[int | None]:
@@ -89,7 +97,7 @@ def told(name: str, info: Mapping[str, Any]) -> ListedFile:
     return ListedFile(name, int(info.get("size") or 0), time, (str(info.get("ETag")), time))
 
 
-def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
+def _local(store: Store, left_out: set[str], gone: list[str]) -> Iterator[ListedFile]:
     root = os.path.realpath(store.root or "/")
     pending = [""]
     while pending:
@@ -113,6 +121,7 @@ def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
             try:
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
+                gone.append(name)
                 continue
             if stat.S_ISLNK(info.st_mode):
                 hint = "Links in a folder that is attached are not followed; replace it by what it points to."

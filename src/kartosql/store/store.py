@@ -33,6 +33,7 @@ from kartosql.store.keys import (
     admit_folders,
     check_key,
     link_error,
+    local_files_below,
     side_folder,
 )
 from kartosql.store.urls import filesystem_of, is_encodable, may_begin, no_answer, protocols_of, way_out
@@ -105,16 +106,7 @@ class LocalFiles:
 
     def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
         """Return every file below a folder; links to folders are not followed, and no folder is left out silently."""
-        found = {}
-        for folder, _, names in os.walk(path, onerror=_unless_gone):
-            for name in names:
-                full = f"{folder.rstrip('/')}/{name}"
-                with contextlib.suppress(FileNotFoundError):
-                    info = os.lstat(full)
-                    if not stat.S_ISLNK(info.st_mode):
-                        kind = "file" if stat.S_ISREG(info.st_mode) else "other"
-                        found[full] = {"size": info.st_size, "mtime": info.st_mtime, "type": kind}
-        return found
+        return local_files_below(path)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of a file, or of a range of it."""
@@ -125,12 +117,6 @@ class LocalFiles:
 
     def invalidate_cache(self) -> None:
         """Do nothing: nothing is cached."""
-
-
-def _unless_gone(error: OSError) -> None:
-    """Raise what went wrong with a folder, unless somebody removed it."""
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error
 
 
 class Store:
