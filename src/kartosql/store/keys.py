@@ -12,10 +12,12 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.memo import memoized
+
+_T = TypeVar("_T")
 
 MAX_KEY_LENGTH = 4096
 _CONTROL = re.compile("[\0-\x1f]")
@@ -288,25 +290,36 @@ def version_of(data: bytes) -> Version:
 LISTINGS = 20  # of a folder of which files go away meanwhile
 
 
-def local_files_below(path: str) -> dict[str, dict[str, Any]]:
-    """Return every file below a folder of the local disk, with what its listing tells; links are not followed."""
-    found: dict[str, dict[str, Any]] = {}
-    # Whoever removes a file while it is looked at may have put its rows into one that came too late to be listed.
+def listed_whole(list_once: Callable[[list[str]], _T]) -> _T:
+    """Return a listing to which no file was added as gone; else the last one of several.
+
+    Whoever removes a file while it is looked at may have put its rows into one that came too late to be listed.
+    """
     for _ in range(LISTINGS):
-        found, is_whole = {}, True
-        for folder, _, names in os.walk(path, onerror=_unless_gone):
-            for name in names:
-                full = f"{folder.rstrip('/')}/{name}"
-                try:
-                    info = os.lstat(full)
-                except FileNotFoundError:
-                    is_whole = False
-                    continue
-                if not stat.S_ISLNK(info.st_mode):
-                    kind = "file" if stat.S_ISREG(info.st_mode) else "other"
-                    found[full] = {"size": info.st_size, "mtime": info.st_mtime, "type": kind}
-        if is_whole:
+        gone: list[str] = []
+        found = list_once(gone)
+        if not gone:
             break
+    return found
+
+
+def local_files_below(path: str, gone: list[str]) -> dict[str, dict[str, Any]]:
+    """Return every file below a folder of the local disk, with what its listing tells; links are not followed.
+
+    Files that go away meanwhile are added to ``gone``.
+    """
+    found = {}
+    for folder, _, names in os.walk(path, onerror=_unless_gone):
+        for name in names:
+            full = f"{folder.rstrip('/')}/{name}"
+            try:
+                info = os.lstat(full)
+            except FileNotFoundError:
+                gone.append(full)
+                continue
+            if not stat.S_ISLNK(info.st_mode):
+                kind = "file" if stat.S_ISREG(info.st_mode) else "other"
+                found[full] = {"size": info.st_size, "mtime": info.st_mtime, "type": kind}
     return found
 
 

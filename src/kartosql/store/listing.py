@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError
-from kartosql.store.keys import LISTINGS
+from kartosql.store.keys import listed_whole
 from kartosql.store.store import Store
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -57,13 +57,7 @@ def list_files(store: Store, only: str | None = None, left_out: set[str] | None 
     left_out = set() if left_out is None else left_out
     if not store.is_local:
         return sorted(_remote(store, left_out), key=itemgetter(0))
-    for _ in range(LISTINGS):
-        gone: list[str] = []
-        found = sorted(_local(store, left_out, gone), key=itemgetter(0))
-        # Whoever removes a file while it is looked at may have put its rows into one that came too late to be listed.
-        if not gone:
-            break
-    return found
+    return listed_whole(lambda gone: sorted(_local(store, left_out, gone), key=itemgetter(0)))
 
 
 def times_of(store: Store, names: Sequence[str]) -> list[int | None]:

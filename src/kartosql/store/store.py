@@ -33,6 +33,7 @@ from kartosql.store.keys import (
     admit_folders,
     check_key,
     link_error,
+    listed_whole,
     local_files_below,
     side_folder,
 )
@@ -106,7 +107,7 @@ class LocalFiles:
 
     def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
         """Return every file below a folder; links to folders are not followed, and no folder is left out silently."""
-        return local_files_below(path)
+        return listed_whole(partial(local_files_below, path))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of a file, or of a range of it."""
