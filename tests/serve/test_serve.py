@@ -442,7 +442,7 @@ def test_the_statements_that_are_kept_for_a_client_are_bounded(monkeypatch):
     flight = pytest.importorskip("kartosql.serve.flight")
     monkeypatch.setattr(flight, "MAX_KEPT", 2)
     monkeypatch.setattr(flight, "MAX_STATEMENT", 100)
-    kept, one, other = flight._Kept(), Client("one"), Client("other")
+    kept, one, other = flight._ClientStatements(), Client("one"), Client("other")
     handles = [kept.keep(one, flight._Statement("SELECT 1")) for _ in range(2)]
     of_other = kept.keep(other, flight._Statement("SELECT 2"))
     assert kept.get(one, handles[0]).sql == "SELECT 1"

@@ -34,8 +34,8 @@ MAX_DIGITS = 30  # of decimals whose sum has at most 38
 _PLAIN = ("expressions", "from_", "where", "this", "db", "catalog", "alias")  # what a SELECT and its table may have
 
 
-class Item(NamedTuple):
-    """An item of a SELECT list: a column, or an ``aggregate`` over it, of all rows where no column is named."""
+class Output(NamedTuple):
+    """An output column of a SELECT: a column, or an ``aggregate`` over it, of all rows where no column is named."""
 
     name: str
     type: pa.DataType
@@ -48,7 +48,7 @@ class SmallRead(NamedTuple):
 
     keys: Sequence[str]
     sizes: Sequence[int]
-    items: Sequence[Item]
+    items: Sequence[Output]
     schema: pa.Schema
     values: Mapping[str, int | str]
 
@@ -106,7 +106,7 @@ def _equal(column: pa.ChunkedArray, value: int | str) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, pa.bool_())
 
 
-def _aggregate(item: Item, rows: pa.Table) -> pa.Scalar:
+def _aggregate(item: Output, rows: pa.Table) -> pa.Scalar:
     """Return an aggregate over a column of some rows; raises ValueError where only the engine can tell it."""
     import pyarrow.compute as pc
 
@@ -126,10 +126,10 @@ def _aggregate(item: Item, rows: pa.Table) -> pa.Scalar:
     return total
 
 
-class Shape(NamedTuple):
+class ReadShape(NamedTuple):
     """What statements of a shape have in common: the items, the columns, and those compared with the place of what."""
 
-    items: Sequence[Item]
+    items: Sequence[Output]
     schema: pa.Schema
     compared: Sequence[tuple[str, Span]]
 
@@ -148,7 +148,7 @@ def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -
     known = bound.walked.alike
     if ("small", id(table)) not in known:
         known["small", id(table)] = table, _shape(bound, scan.occurrences[0].occurrence, table)
-    shape: Shape | None = known["small", id(table)][1]
+    shape: ReadShape | None = known["small", id(table)][1]
     if shape is None:
         return None
     values = dict[str, int | str]()
@@ -161,7 +161,7 @@ def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -
     return SmallRead(keys, [sizes[key] or 0 for key in keys], shape.items, shape.schema, values)
 
 
-def _shape(bound: BoundQuery, occurrence: Occurrence, table: FileTable) -> Shape | None:
+def _shape(bound: BoundQuery, occurrence: Occurrence, table: FileTable) -> ReadShape | None:
     """Return what is known of a statement whatever its constants are, None if only the engine can answer it."""
     tree = bound.select.tree
     from_, where = (tree.args.get("from_"), tree.args.get("where")) if isinstance(tree, exp.Select) else (None, None)
@@ -184,7 +184,7 @@ def _shape(bound: BoundQuery, occurrence: Occurrence, table: FileTable) -> Shape
     compared = [(atom.this.name, span) for atom, span in zip(atoms, places, strict=True) if span is not None]
     if len({item.name for item in known}) < len(items) or len(dict(compared)) < len(atoms):
         return None
-    return Shape(known, pa.schema(types.items()), compared)
+    return ReadShape(known, pa.schema(types.items()), compared)
 
 
 def _aggregated(item: exp.Expression) -> tuple[str, exp.Expression | None]:
@@ -199,17 +199,17 @@ def _aggregated(item: exp.Expression) -> tuple[str, exp.Expression | None]:
 
 def _item(
     item: exp.Expression, aggregate: str, over: exp.Expression | None, types: Mapping[str, pa.DataType]
-) -> Item | None:
+) -> Output | None:
     """Return an item of a SELECT list; None for an aggregate of which only the engine knows what it makes."""
     if not aggregate:
-        return Item(item.name, types[item.name], item.name)
+        return Output(item.name, types[item.name], item.name)
     column = "" if over is None else over.name
     if aggregate == "count":
-        return Item(item.alias, pa.int64(), column, aggregate)
+        return Output(item.alias, pa.int64(), column, aggregate)
     of = types[column]
     if pa.types.is_decimal128(of) and of.precision <= MAX_DIGITS:
-        return Item(item.alias, pa.decimal128(38, of.scale) if aggregate == "sum" else of, column, aggregate)
-    return Item(item.alias, of, column, aggregate) if of in _AGGREGATED[aggregate] else None
+        return Output(item.alias, pa.decimal128(38, of.scale) if aggregate == "sum" else of, column, aggregate)
+    return Output(item.alias, of, column, aggregate) if of in _AGGREGATED[aggregate] else None
 
 
 def _type(node: exp.Expression, bound: BoundQuery, source: Table, table: FileTable) -> pa.DataType | None:

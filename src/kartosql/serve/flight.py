@@ -175,7 +175,7 @@ class _Statement:
         return None
 
 
-class _Kept:
+class _ClientStatements:
     """The statements of clients by their handles: of each client those that came last."""
 
     def __init__(self) -> None:
@@ -234,7 +234,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             pairs = [(chain, key)]
         super().__init__(location, middleware={"client": _Factory(service)}, tls_certificates=pairs)
         self._service = service
-        self._kept = _Kept()
+        self._kept = _ClientStatements()
         self._ended = threading.Event()
         self._unread = Unread()
         threading.Thread(target=self._unread.watch, args=(self._ended,), daemon=True).start()

@@ -308,10 +308,7 @@ def _mark(store: Store, asked: tuple[str, str, str]) -> FormatError | None:
     kind, root, path = asked
     try:
         if kind == "iceberg":
-            found = (
-                os.listdir(path) if store.is_local else [e["name"].rstrip("/") for e in store.fs.ls(path, detail=True)]
-            )
-            names = (name.rpartition("/")[2] for name in found)
+            names = (e["name"].rstrip("/").rpartition("/")[2] for e in store.fs.ls(path, detail=True))
             path = f"{path}/{next(name for name in names if re.fullmatch(ICEBERG_METADATA, name))}"
         elif not (os.path.lexists(path) if store.is_local else store.fs.exists(path)):
             return None

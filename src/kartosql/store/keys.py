@@ -306,10 +306,17 @@ def listed_whole(list_once: Callable[[list[str]], _T]) -> _T:
 def local_files_below(path: str, gone: list[str]) -> dict[str, dict[str, Any]]:
     """Return every file below a folder of the local disk, with what its listing tells; links are not followed.
 
-    Files that go away meanwhile are added to ``gone``.
+    Files and folders that go away meanwhile are added to ``gone``.
     """
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+        if error.filename != path:
+            gone.append(error.filename)
+
     found = {}
-    for folder, _, names in os.walk(path, onerror=_unless_gone):
+    for folder, _, names in os.walk(path, onerror=note):
         for name in names:
             full = f"{folder.rstrip('/')}/{name}"
             try:
@@ -321,9 +328,3 @@ def local_files_below(path: str, gone: list[str]) -> dict[str, dict[str, Any]]:
                 kind = "file" if stat.S_ISREG(info.st_mode) else "other"
                 found[full] = {"size": info.st_size, "mtime": info.st_mtime, "type": kind}
     return found
-
-
-def _unless_gone(error: OSError) -> None:
-    """Raise what went wrong with a folder, unless somebody removed it."""
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error

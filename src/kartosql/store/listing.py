@@ -101,7 +101,9 @@ def _local(store: Store, left_out: set[str], gone: list[str]) -> Iterator[Listed
                 with os.scandir(f"{root}/{below}") as found:
                     entries = list(found)  # or a caller that stops in the middle would leave the folder open
             except FileNotFoundError:
-                continue  # it went away meanwhile
+                if below:
+                    gone.append(below)
+                continue
         for entry in entries:
             name = entry.name
             # Looked at closer only then, as folders may be large.

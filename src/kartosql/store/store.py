@@ -100,10 +100,10 @@ class LocalFiles:
 
     protocol = ("file", "local")
 
-    def ls(self, path: str) -> list[Entry]:
+    def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
         """Return the entries of a folder, without their sizes: each of them would take a call of its own."""
         with os.scandir(path) as entries:
-            return [Entry(e.name, None, e.is_dir()) for e in entries]
+            return [{"name": e.name, "type": "directory" if e.is_dir() else "file"} for e in entries]
 
     def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
         """Return every file below a folder; links to folders are not followed, and no folder is left out silently."""
@@ -261,8 +261,6 @@ class Store:
         """Return files and folders directly below the root, or below a ``folder``, with one listing call."""
         self.counter.add("lists")
         path = self.path(folder.rstrip("/")) if folder else self.root or "/"
-        if isinstance(self.fs, LocalFiles):
-            return sorted(self._listed(folder, lambda: self.fs.ls(path)) or ())
         # No listing cache: a statement must see what other processes committed before it.
         is_remembered = hasattr(self.fs, "dircache") and not self.is_local and "memory" not in self.fs.protocol
         options = {"refresh": True} if is_remembered else {}
@@ -420,8 +418,9 @@ class Store:
             if not stat.S_ISREG(mode := info.st_mode):
                 if stat.S_ISDIR(mode):
                     raise KeyError(key)
-                problem = FormatError(f"{key}: it is no regular file", code="unsafe-key")
-                raise link_error(key) if stat.S_ISLNK(mode) else problem
+                if stat.S_ISLNK(mode):
+                    raise link_error(key)
+                raise FormatError(f"{key}: it is no regular file", code="unsafe-key")
             found[key] = Stamp(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         return found
 

@@ -14,6 +14,7 @@ OURS = (
     *("max_execution_time", "parquet_metadata_cache", "enable_profiling", "disabled_optimizers", "async_threads"),
     *("enable_progress_bar", "enable_progress_bar_print", "pivot_filter_threshold"),
 )
+PIVOTED = 20  # DuckDB's own number of values from which a PIVOT has an operator of its own
 
 
 def lock(connection: Any, paths: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ import duckdb
 from kartosql.engines.duckdb.alignment import Alignments
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.lockdown import CONFIG, lock
+from kartosql.engines.duckdb.lockdown import CONFIG, PIVOTED, lock
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess, of_process
 from kartosql.errors import UsageError
 from kartosql.plan.bind import SCHEMA
@@ -85,7 +85,7 @@ class Instance:
             "parquet_metadata_cache": False,
             "disabled_optimizers": "''",
             "async_threads": 0,
-            "pivot_filter_threshold": 20,
+            "pivot_filter_threshold": PIVOTED,
         }
         self.footer_bytes = 0  # about what the footers take that are kept
         self.worn_out = False

@@ -20,6 +20,7 @@ from kartosql import stopping
 from kartosql.engines.base import corrupt_file
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.footers import Footers
+from kartosql.engines.duckdb.lockdown import PIVOTED
 from kartosql.engines.duckdb.profile import DuckProfile
 from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.types import exact_type, sql_type
@@ -564,7 +565,7 @@ class DuckStatement(EngineSession):
         if not ordered:
             names.update(("join_order", "projection_pullup"))
         self.instance.change("disabled_optimizers", f"'{','.join(sorted(names))}'")
-        self.instance.change("pivot_filter_threshold", 20)  # DuckDB's own, which plans for Spark raise
+        self.instance.change("pivot_filter_threshold", PIVOTED)  # plans for Spark raise
 
     # -- the run ---------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def shipped(work: Any) -> Apply:
             status = os.stat(found.origin)
             return [status.st_ino, status.st_size, status.st_mtime_ns] == stamp
 
-        class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+        class ShippedModules(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             def __init__(self, sources: dict[str, str]) -> None:
                 self.digest = digest
                 self.sources = sources
@@ -58,13 +58,13 @@ def shipped(work: Any) -> Apply:
                 return self.sources.get(fullname) or self.sources[f"{fullname}.__init__"]
 
         # A worker may have served another version before.
-        known = [f for f in sys.meta_path if type(f).__name__ == "Sources" and hasattr(f, "digest")]
+        known = [f for f in sys.meta_path if type(f).__name__ == "ShippedModules" and hasattr(f, "digest")]
         if not any(f.digest == digest for f in known) and (known or not is_here()):
             for finder in known:
                 sys.meta_path.remove(finder)
             for name in [m for m in sys.modules if m.partition(".")[0] == "kartosql"]:
                 del sys.modules[name]
-            sys.meta_path.insert(0, Sources(json.loads(bz2.decompress(archive))))
+            sys.meta_path.insert(0, ShippedModules(json.loads(bz2.decompress(archive))))
         from kartosql.write.spark.task import run
 
         return run(pickle.loads(data), batches)
