@@ -123,7 +123,8 @@ def ask_scripts(given: Any, clock: Clock) -> int:
     unwritten = ", ".join(f"{n:,} {why}" for why, n in found.unwritten.items()) or "none"
     print(
         f"sqllogictest: {found.scripts:,} scripts, tables as {places}, not written {unwritten}: "
-        f"{found.alike:,} answers alike, {found.by_order:,} by the order of rows, {len(found.failures)} not; "
+        f"{found.alike:,} answers alike, {found.together:,} of them by statements of several queries, "
+        f"{found.by_order:,} by the order of rows, {len(found.failures)} not, {clock}; "
         f"refused by both {found.refused_by_both:,}, by kartosql alone {refused}",
         flush=True,
     )

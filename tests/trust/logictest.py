@@ -47,12 +47,17 @@ _NAMES = (
     "ORDER BY table_name"
 )
 _SETS_NO_ROWS = re.compile(
-    r"\s*(SET|RESET|PRAGMA|SELECT|EXPLAIN|PREPARE|CALL|LOAD|INSTALL|CHECKPOINT)\b", re.IGNORECASE
+    r"\s*(SET|RESET|PRAGMA|SELECT|EXPLAIN|PREPARE|CALL|LOAD|INSTALL|CHECKPOINT|VACUUM|ANALYZE|REINDEX|"
+    r"CREATE\s+(UNIQUE\s+)?INDEX|DROP\s+INDEX)\b",
+    re.IGNORECASE,
 )
 PART, CELL = "kq_part", "kq_cell"  # columns that each table gets, so that it can be cut
 
 
 TIMEOUT = 60.0  # seconds for a query
+TOGETHER = 16  # queries of one statement, as what a statement costs is mostly none of theirs
+STATES = 3  # of the tables of a script, for which they are written, where not all queries are asked
+ALONE = 0.1  # of the queries are statements of their own
 _CONFIG = {"threads": 1, "enable_external_access": "false", "memory_limit": "2GB"}
 _WIDER = {pa.int8(): pa.int64(), pa.int16(): pa.int64(), pa.int32(): pa.int64(), pa.float32(): pa.float64()} | {
     t: pa.uint64() for t in (pa.uint8(), pa.uint16(), pa.uint32())
@@ -71,6 +76,7 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)  # of what is refused
     failures: list[str] = field(default_factory=list)
+    together: int = 0  # of those alike, as branches of one statement
     places: Counter[str] = field(default_factory=Counter)
 
 
@@ -133,26 +139,80 @@ def _unrolled(blocks: Iterable[list[str]]) -> Iterator[list[str]]:
 
 
 def check_script(text: str, seed: object, most: int | None = None) -> Tally:
-    """Ask the queries of a script, ``most`` of them drawn by chance."""
+    """Ask the queries of a script, or ``most`` of them drawn by chance, over some states of its tables."""
     found, queries = Tally(), list(records(text))
-    numbers = [n for n, (kind, sql) in enumerate(queries) if kind == "query" and is_asked(sql)]
     random = Random(f"logictest {seed}")
-    asked = set(numbers if most is None else random.sample(numbers, min(most, len(numbers))))
+    asked = _drawn(queries, most, random)
     views: list[str] = []
-    with duckdb.connect(":memory:", config=_CONFIG) as origin, contextlib.ExitStack() as stack:
-        both: Any = None
+    pending: list[str] = []
+    with duckdb.connect(":memory:", config=_CONFIG) as origin:
+
+        def ask() -> None:
+            if pending:
+                with _written(origin, views, random, found) as (plain, con):
+                    _ask_all(plain, con, pending, random, found)
+                pending.clear()
+
         for number, (kind, sql) in enumerate(queries[: max(asked, default=-1) + 1]):
-            if kind == "statement":
-                with contextlib.suppress(duckdb.Error):
-                    origin.execute(sql)
-                    both = both if _SETS_NO_ROWS.match(sql) else None
-                    views += [sql] if re.match(r"\s*(CREATE|DROP)\s+(OR\s+REPLACE\s+)?VIEW", sql, re.IGNORECASE) else []
-            elif number in asked:
-                if both is None:
-                    stack.close()
-                    both = stack.enter_context(_written(origin, views, random, found))
-                _ask(*both, sql, found)
+            if kind == "query":
+                pending += [sql] if number in asked else []
+                continue
+            if not _SETS_NO_ROWS.match(sql):
+                ask()
+            with contextlib.suppress(duckdb.Error):
+                origin.execute(sql)
+                views += [sql] if re.match(r"\s*(CREATE|DROP)\s+(OR\s+REPLACE\s+)?VIEW", sql, re.IGNORECASE) else []
+        ask()
     return found
+
+
+def _drawn(queries: list[tuple[str, str]], most: int | None, random: Random) -> set[int]:
+    """Return the numbers of the queries to ask."""
+    state, state_of = 0, {}
+    for number, (kind, sql) in enumerate(queries):
+        state += kind == "statement" and not _SETS_NO_ROWS.match(sql)
+        if kind == "query" and is_asked(sql):
+            state_of[number] = state
+    if most is None:
+        return {*state_of}
+    drawn = random.sample(list(state_of), len(state_of))
+    some = [*dict.fromkeys(state_of[number] for number in drawn)][:STATES]
+    return {*[number for number in drawn if state_of[number] in some][:most]}
+
+
+def _ask_all(plain: Any, con: Any, queries: list[str], random: Random, found: Tally) -> None:
+    """Ask queries of one state of the tables: most of them as branches of one statement by columns.
+
+    Where such a statement is refused or answered otherwise, each of its queries is asked alone.
+    """
+    alone, alike = [], dict[tuple[str, ...], list[str]]()
+    for sql in queries:
+        try:
+            types = None if random.random() < ALONE else tuple(map(str, plain.sql(sql).types))
+        except Exception:  # noqa: BLE001 - whatever DuckDB refuses, kartosql is asked as well
+            types = None
+        _ = alone.append(sql) if types is None else alike.setdefault(types, []).append(sql.rstrip("; \n\t"))
+    for group in alike.values():
+        for at in range(0, len(group), TOGETHER):
+            some = group[at : at + TOGETHER]
+            if _are_alike(plain, con, some):
+                found.alike += len(some)
+                found.together += len(some)
+            else:
+                alone += some
+    for sql in alone:
+        _ask(plain, con, sql, found)
+
+
+def _are_alike(plain: Any, con: Any, queries: list[str]) -> bool:
+    """Return whether queries of like columns are answered alike as one statement."""
+    text = "\nUNION ALL ".join(f"SELECT {n} AS kq_query, * FROM (\n{sql}\n)" for n, sql in enumerate(queries))
+    try:
+        wanted, query = _answer(plain, text), con.sql(text)
+        table = query.arrow()  # which tells the types
+        return query.types == wanted.types and wanted.is_like(Answer(query.columns, query.types, table))
+    except Exception:  # noqa: BLE001 - of whom it is tells each query alone
+        return False
 
 
 def is_asked(sql: str) -> bool:
@@ -166,7 +226,7 @@ def _written(origin: Any, views: list[str], random: Random, found: Tally) -> Ite
     with (
         tempfile.TemporaryDirectory() as folder,
         duckdb.connect(":memory:", config=_CONFIG) as plain,
-        kartosql.connect(folder, attach=True, cache="off", timeout=TIMEOUT) as con,
+        kartosql.connect(folder, attach=True, cache="off", threads=1, timeout=TIMEOUT) as con,
     ):
         try:
             names = origin.execute(_NAMES).fetchall()
@@ -272,7 +332,7 @@ def _ask(plain: Any, con: Any, sql: str, found: Tally) -> None:
             f"{sql}\ncolumns given  {given.names[:9]} {given.types[:9]}\n"
             f"columns wanted {wanted.names[:9]} {wanted.types[:9]}"
         )
-    elif given.counted() == wanted.counted():
+    elif given.is_like(wanted):
         found.alike += 1
     elif _follows_from_order(plain, sql, wanted):
         found.by_order += 1
@@ -290,6 +350,10 @@ class Answer(NamedTuple):
     def rows(self) -> list[Any]:
         """Return the rows as Python has them."""
         return list(python_rows(self.table, self.types))
+
+    def is_like(self, other: Answer) -> bool:
+        """Return whether another one has the same rows, in any order."""
+        return self.table.equals(other.table) or self.counted() == other.counted()
 
     def counted(self) -> Counter[str]:
         """Return how often each row occurs."""
@@ -337,6 +401,7 @@ def check_all(paths: list[Path], seed: int, most: int | None, until: float) -> T
         found = check_script(path.read_text("utf-8", "replace"), f"{seed} {path.name}", most)
         total.scripts += 1
         total.alike += found.alike
+        total.together += found.together
         total.refused_by_both += found.refused_by_both
         total.by_order += found.by_order
         total.unwritten += found.unwritten
