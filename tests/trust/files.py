@@ -84,6 +84,11 @@ class SimFiles(AbstractFileSystem):
     root_marker = ""
     place: ClassVar[Place]
 
+    @classmethod
+    @functools.lru_cache(4096)
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path)
+
     def key(self, path: str) -> str:
         return self._strip_protocol(path).partition("/")[2]
 
