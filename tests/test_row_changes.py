@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import random
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
+from kartosql.statements import row_changes
 from writing import originals
 
 SCHEMA = pa.schema([("p", pa.int64()), ("i", pa.int64()), ("v", pa.float64()), ("s", pa.string()), ("d", pa.date32())])
@@ -294,7 +296,7 @@ MERGE = "MERGE INTO d USING (SELECT 1 AS i, 'x' AS s) AS n ON (i)"
         (f"{MERGE} WHEN NOT MATCHED THEN INSERT (i) VALUES (d.i)", "unknown-column", None),
         (f"{MERGE} WHEN NOT MATCHED THEN INSERT (i, s) VALUES (1)", "syntax-error", None),
         (MERGE.replace("1 AS i", "9 AS i") + " WHEN NOT MATCHED THEN INSERT (i) VALUES (n.i)", "null-in-key", None),
-        ("DELETE FROM d WHERE i > extract(year FROM now())", "invalid-condition", "d"),
+        ("DELETE FROM d WHERE age(TIMESTAMP '2020-01-01') > INTERVAL 1 DAY AND i = 1", "invalid-condition", "d"),
         (f"{MERGE}", "syntax-error", None),
         (MERGE.replace("ON (i)", "ON (p)") + " WHEN MATCHED THEN DELETE", "unknown-column", "p"),
         (MERGE.replace("ON (i)", "ON d.i = n.i AND d.p > 0") + " WHEN MATCHED THEN DELETE", "syntax-error", ">"),
@@ -413,6 +415,41 @@ def test_a_change_of_no_row_commits_nothing(con):
         {"dataset": "d", "files": 0, "rows": 0, "bytes": 0, "removed": 0, "sequence": None, "id": None}
         | {"changed": 0, "inserted": 0}
     ]
+
+
+@pytest.mark.parametrize("text", ["unknown", "now", "today()"])
+def test_a_constant_that_holds_the_name_of_a_clock_does_not_ask_it(con, text):
+    con.sql("UPDATE d SET s = ? WHERE i = 2", [text])
+    con.sql(f"DELETE FROM d WHERE s = '{text}'")
+    assert sorted(con.sql("SELECT i FROM d").rows()) == [(1,), (3,)]
+
+
+def test_is_unknown_is_no_clock(con):
+    con.sql("DELETE FROM d WHERE (s = 'a') IS UNKNOWN")
+    assert sorted(con.sql("SELECT i FROM d").rows()) == [(1,), (3,)]
+
+
+def test_the_clock_stands_still_within_a_change(con, monkeypatch):
+    old = [dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc), dt.datetime(9020, 1, 1, tzinfo=dt.timezone.utc)] * 2
+    rows = pa.table({"n": range(4), "t": pa.array(old, pa.timestamp("us", "UTC")), "p": [0, 0, 1, 1]})
+    con.create_dataset("t", rows, partition_on=["p"])
+    con.sql("DELETE FROM t WHERE t < NOW() - INTERVAL 90 DAY AND n < extract(year FROM today())")
+    assert sorted(con.sql("SELECT n FROM t").rows()) == [(1,), (3,)]
+    monkeypatch.setattr(row_changes, "FILES_AT_ONCE", 0)  # each file by a query of its own
+    con.sql(
+        "UPDATE t SET t = current_timestamp WHERE t > get_current_timestamp() OR p = year(current_date) OR localtime < '00:00:00' OR n < 2 AND current_time IS NULL"
+    )
+    assert con.sql("SELECT count(DISTINCT t), count(*) FILTER (t <= now()) FROM t").rows() == [(1, 2)]
+    con.sql("MERGE INTO t USING (SELECT 1 AS n) AS s ON (n) WHEN MATCHED AND t.t < now() THEN DELETE")
+    assert con.sql("SELECT n FROM t").rows() == [(3,)]
+
+
+@pytest.mark.parametrize("name", ["st.x", "q.st.x", "st['x']"])
+def test_fields_of_structs_are_named_as_in_a_query(con, name):
+    con.create_dataset("q", pa.table({"p": [0, 0, 1], "st": [{"x": 1}, {"x": 2}, {"x": 1}]}), partition_on=["p"])
+    con.sql(f"UPDATE q SET st = {{'x': 3}} WHERE {name} = 2")
+    con.sql(f"DELETE FROM q WHERE {name} = 1 AND p = 0")
+    assert sorted(con.sql("SELECT p, st.x FROM q").rows()) == [(0, 3), (1, 1)]
 
 
 def test_parameters_stand_for_the_same_values_wherever_they_are(con):

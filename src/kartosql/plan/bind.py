@@ -341,7 +341,8 @@ def condition_columns(
         raise SqlError("This form of condition is not supported in DELETE.", code="not-supported", sql=query.text)
     bound = bind(query, OnlyTable(partition_columns.empty_table()), parameters)
     known = {name.lower() for name in others}
-    if any(suspect.name.lower() in known for suspect in bound.suspects):
+    # A field of a struct has the column as its qualifier.
+    if any(not known.isdisjoint([s.name.lower(), *(s.qualifier or "").lower().split(".")]) for s in bound.suspects):
         return None
     if bound.suspects:
         raise bound.unknown_names()

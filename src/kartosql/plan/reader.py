@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache, lru_cache
 from typing import Any
 
@@ -77,13 +77,27 @@ _OPERATORS: dict[Any, tuple[str, ...]] = {
     exp.Boolean: ("VALUE_CONSTANT",),
     exp.Null: ("VALUE_CONSTANT",),
 }
-_MAY_TELL_TIME = re.compile("|".join(sorted(_CLOCK)), re.IGNORECASE)
+CLOCK = tuple(name if name in _WITHOUT_PARENTHESES else f"{name}()" for name in sorted(_CLOCK))
+_MAY_TELL_TIME = re.compile(rf"\b(?:{'|'.join(sorted(_CLOCK))})\b", re.IGNORECASE)
 
 
 @lru_cache(64)
 def may_tell_time(text: str) -> bool:
     """Return whether the value of a statement may depend on the clock."""
     return _MAY_TELL_TIME.search(text) is not None
+
+
+def clock_calls(text: str, columns: Collection[str]) -> list[tuple[Span, str]]:
+    """Return the places where a text asks the clock, and which of CLOCK; ``columns`` hide what has their names."""
+    tokens, found = tokens_of(text), list[tuple[Span, str]]()
+    words = [text[token.start : token.end + 1].lower() for token in tokens]  # texts in quotes
+    for at, (token, word) in enumerate(zip(tokens, words, strict=True)):
+        name, is_call = word.strip('"'), words[at + 1 : at + 3] == ["(", ")"]
+        is_name = word in _WITHOUT_PARENTHESES and word not in columns and words[at + 1 : at + 2] != ["."]
+        if name in _CLOCK and (is_call or is_name) and words[max(0, at - 1)] != ".":
+            end = tokens[at + 2 if is_call else at].end + 1
+            found.append(((token.start, end), name if name in _WITHOUT_PARENTHESES else f"{name}()"))
+    return found
 
 
 class ConditionReader:

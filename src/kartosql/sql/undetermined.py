@@ -36,4 +36,6 @@ def undetermined(tree: exp.Expression | None) -> str | None:
             return "DISTINCT ON keeps any row of several"
         if isinstance(node, exp.Anonymous) and node.name.lower() in _NAMES:
             return f"{node.name.lower()} is drawn or depends on the order of rows"
+        if isinstance(node, exp.Anonymous) and node.name.lower() == "age" and len(node.expressions) == 1:
+            return "age asks the clock"
     return None

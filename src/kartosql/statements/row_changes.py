@@ -17,7 +17,8 @@ from kartosql.formats.kartothek.cube import CubeMember
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.indexes.index import PARTITION_KEY
-from kartosql.plan.reader import may_tell_time
+from kartosql.memo import memoized
+from kartosql.plan.reader import CLOCK, clock_calls, may_tell_time
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request
@@ -239,7 +240,20 @@ class _RowChange:
         """Return a piece of the statement, with numbers for parameters without a name."""
         start, end = span
         edits = [((s - start, e - start), f"${n}") for n, (s, e) in enumerate(self._marks, 1) if start <= s < end]
-        return edited(self._text[start:end], edits).join(brackets or ("", ""))
+        text = edited(self._text[start:end], edits)
+        return (self._at_one_time(text) if may_tell_time(text) else text).join(brackets or ("", ""))
+
+    def _at_one_time(self, text: str) -> str:
+        """Return conditions or values with constants in place of calls of the clock: each query has another time."""
+        columns = {name.lower() for name in (*self._types, *self._given_rows.column_names)}
+        return edited(text, [(span, self._time[call]) for span, call in clock_calls(text, columns)])
+
+    @memoized
+    def _time(self) -> dict[str, str]:
+        """What each call of the clock is in this attempt."""
+        items = [item for call in CLOCK for item in (f"typeof({call})", f"CAST({call} AS VARCHAR)")]
+        ((*told,),) = self._query(f"SELECT {', '.join(items)}").rows()
+        return {call: f"CAST('{told[2 * n + 1]}' AS {told[2 * n]})" for n, call in enumerate(CLOCK)}
 
     def _from(self, join: str = "JOIN") -> str:
         if not self._keys:
@@ -264,8 +278,8 @@ class _RowChange:
         if names_whole_rows(self._parsed(f"SELECT {', '.join([text, *values])}").tree, names):
             raise self._refused("not-supported", "Conditions and values name their columns one by one here.")
         reason = undetermined(self._parsed(f"SELECT {text}").tree)
-        if reason or may_tell_time(text):
-            message = f"The condition does not determine which rows it is about: {reason or 'it asks the clock'}."
+        if reason:
+            message = f"The condition does not determine which rows it is about: {reason}."
             raise self._refused("invalid-condition", message, "Ask for the values first, hand them over as parameters.")
         self._reads_all |= "SELECT" in text.upper() or "FROM" in text.upper()
 
