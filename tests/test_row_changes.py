@@ -436,9 +436,8 @@ def test_the_clock_stands_still_within_a_change(con, monkeypatch):
     con.sql("DELETE FROM t WHERE t < NOW() - INTERVAL 90 DAY AND n < extract(year FROM today())")
     assert sorted(con.sql("SELECT n FROM t").rows()) == [(1,), (3,)]
     monkeypatch.setattr(row_changes, "FILES_AT_ONCE", 0)  # each file by a query of its own
-    con.sql(
-        "UPDATE t SET t = current_timestamp WHERE t > get_current_timestamp() OR p = year(current_date) OR localtime < '00:00:00' OR n < 2 AND current_time IS NULL"
-    )
+    more = "OR localtime < '00:00:00' OR n < 2 AND current_time IS NULL"
+    con.sql(f"UPDATE t SET t = current_timestamp WHERE t > get_current_timestamp() OR p = year(current_date) {more}")
     assert con.sql("SELECT count(DISTINCT t), count(*) FILTER (t <= now()) FROM t").rows() == [(1, 2)]
     con.sql("MERGE INTO t USING (SELECT 1 AS n) AS s ON (n) WHEN MATCHED AND t.t < now() THEN DELETE")
     assert con.sql("SELECT n FROM t").rows() == [(3,)]
