@@ -213,3 +213,10 @@ def test_conditions_over_widened_integers_leave_row_groups_out(tmp_path):
             query = con.sql(f"SELECT sum(w) FROM t WHERE {condition}")
             query.rows()
             assert query.stats["row_groups_read"] == 1
+
+
+def test_names_that_differ_in_case_are_one_view(connection):
+    for name in ("T", "t", "T", "T AS T", "t AS T"):
+        assert connection.sql(f"SELECT v FROM {name} WHERE i = 7").rows() == [(7,)]
+    assert connection.sql("SELECT T.v FROM t JOIN U ON t.i = U.i AND U.v = -8").rows() == [(8,)]
+    assert connection.sql("SELECT t.v FROM T JOIN u ON T.i = u.i AND u.v = -8").rows() == [(8,)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,8 @@ from kartosql.text.constants import literal, quote
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.statement import EngineSession
     from kartosql.store.keys import Stamp
+
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
@@ -227,15 +230,16 @@ class Relations(RelationBuilder[str]):
 
     def _view(self, occurrence: Occurrence, body: str) -> None:
         schema, name = occurrence.view
+        key = schema.translate(_LOWER), name.translate(_LOWER)  # DuckDB takes t and T for one view
         if schema not in self._session.instance.schemas:
             self._session.run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
         made = (body, frozenset(self._variables.items()))
-        former = self._former_views.pop((schema, name), None)
+        former = self._former_views.pop(key, None)
         if former != made:
             self._replaced += former is not None
             create = "CREATE VIEW" if former is None else "CREATE OR REPLACE VIEW"
             self._session.run(f"{create} {quote(schema)}.{quote(name)} AS {body}")
-        self.views[schema, name] = made
+        self.views[key] = made
 
     def _refused(self, source: Table, columns: Iterable[str], used: frozenset[str] | None) -> dict[str, str]:
         """Return why columns cannot be read; raises it for one that is certainly used."""
