@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH = 16
+_ALL = 1 << 16  # beyond the last field
+_PLACES = 11  # the last field of a column's metadata that tells where pages are
 _STOP, _TRUE, _FALSE, _BYTE, _EIGHT_BYTES, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
 # What wrong types of values in damaged data lead to.
 DAMAGE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, struct.error)
@@ -65,8 +67,8 @@ class Reader:
         found = self.number()
         return (found >> 1) ^ -(found & 1)
 
-    def struct(self, depth: int = 0, field: int = 0) -> dict[int, Any]:
-        """Return the fields of the next struct by their numbers, those after ``field``."""
+    def struct(self, depth: int = 0, field: int = 0, last: int = _ALL) -> dict[int, Any]:
+        """Return the fields of the next struct by their numbers, those after ``field`` and up to ``last``."""
         if depth > MAX_DEPTH:
             raise IndexError
         found: dict[int, Any] = {}
@@ -77,6 +79,8 @@ class Reader:
             if kind == _STOP:
                 return found
             field = field + (head >> 4) if head >> 4 else self.signed()
+            if field > last:
+                return found
             found[field] = self.value(kind, depth)
 
     def field(self, before: int) -> tuple[int, int]:
@@ -459,10 +463,13 @@ class FooterLayout:
         reader.at = self._start
         return reader.signed()
 
-    def chunks(self, footer: bytes, name: bytes, wanted: Container[int] | None = None) -> list[dict[int, Any]] | None:
+    def chunks(
+        self, footer: bytes, name: bytes, wanted: Container[int] | None = None, *, places_only: bool = False
+    ) -> list[dict[int, Any]] | None:
         """Return the entries of row groups about a top-level column behind its path, by default all of them.
 
-        Under INDEXES it has the places of the indexes of its pages. Raises what is in ``DAMAGE``.
+        With ``places_only`` these are what tells where its pages are; else INDEXES has the places of indexes of these.
+        Raises what is in ``DAMAGE``.
         Each row group names the path once, so if these bytes occur so often, they occur nowhere else, and nothing
         before them has to be read. None, if they occur more or less often, or if the column is encrypted.
         """
@@ -482,7 +489,9 @@ class FooterLayout:
             at = reader.at = footer.index(path, at) + len(path)
             if wanted is not None and number not in wanted:
                 continue
-            found.append(reader.struct(2, 3))
+            found.append(reader.struct(2, 3, _PLACES if places_only else _ALL))
+            if places_only:
+                continue
             found[-1][INDEXES] = rest = reader.struct(1, 3)
             if 8 in rest or 9 in rest:
                 return None

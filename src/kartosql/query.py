@@ -319,7 +319,7 @@ class Execution:
         if passed is None or not bound.occurrences or settings["engine"] != "auto" or settings["default_collation"]:
             return None
         wanted = small_read(bound, report.scan, report.sizes)
-        if wanted is None or [sql_type(item.type) for item in wanted.items] != passed.types:
+        if wanted is None or [sql_type(item.type) for item in wanted.shape.items] != passed.types:
             return None
         if (found := wanted.run(self._store)) is None:
             return None

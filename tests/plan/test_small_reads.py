@@ -15,8 +15,9 @@ import pytest
 
 import kartosql
 from kartosql.errors import KartosqlError
+from kartosql.parquet import FooterCache
 from kartosql.plan import small_reads
-from kartosql.plan.small_reads import Output, SmallRead
+from kartosql.plan.small_reads import Output, ReadShape, SmallRead
 from kartosql.store import Store
 from written import write_dataset
 
@@ -60,7 +61,7 @@ def taken(monkeypatch) -> list[SmallRead]:
         return rows
 
     monkeypatch.setattr(SmallRead, "run", noted)
-    monkeypatch.setattr(small_reads, "MAX_FILES", 40)
+    monkeypatch.setattr(small_reads, "MAX_BY_ARROW", 40)
     return found
 
 
@@ -253,7 +254,9 @@ def test_a_long_text_of_all_rows_is_held_once(tmp_path, monkeypatch):
         wanted = ({"i": 7, "s": long}, {"q": 1})
         size = (tmp_path / "x.parquet").stat().st_size
         items = [Output("s", pa.string(), "s")]
-        reads = [SmallRead(["x.parquet"], [size], items, schema, values) for values in wanted]
+        reads = [
+            SmallRead(["x.parquet"], [size], ReadShape(items, schema, [], FooterCache()), values) for values in wanted
+        ]
         one, every = [read.run(Store(str(tmp_path))) for read in reads]
     finally:
         pa.set_memory_pool(pa.default_memory_pool())
@@ -272,6 +275,39 @@ def test_larger_and_more_files_are_left_to_the_engine(connection, taken, monkeyp
     assert taken == []
     _same(connection, SMALL)
     assert len(taken) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_without_null_are_read_by_pages(tmp_path, taken, monkeypatch, seed):
+    rng = random.Random(seed)
+    day, moment = dt.date(1969, 12, 31), dt.datetime(2020, 1, 2, 3, 4, 5, 6)
+    columns = {
+        "p": [rng.randrange(20) for _ in range(900)],
+        "i": pa.array([rng.randrange(300) for _ in range(900)], pa.int64()),
+        "n": pa.array([rng.randrange(-3, 3) for _ in range(900)], pa.int16()),
+        "f": pa.array([rng.choice((0.0, -0.0, 1e300, float("inf"))) for _ in range(900)]),
+        "g": pa.array([rng.choice((0.5, 1e-40)) for _ in range(900)], pa.float32()),
+        "d": [day + dt.timedelta(rng.randrange(9)) for _ in range(900)],
+        "m": pa.array([moment + dt.timedelta(rng.randrange(9)) for _ in range(900)], pa.timestamp("us")),
+        "a": pa.array([Decimal(rng.randrange(-999, 999)).scaleb(-2) for _ in range(900)], pa.decimal128(9, 2)),
+        "s": [rng.choice(("a", "b")) for _ in range(900)],
+    }
+    write_dataset(Store(str(tmp_path)), "t", pa.table(columns), partition_on="p", index_columns=["i"])
+    by_arrow = SmallRead._by_arrow
+    asked: list[SmallRead] = []
+    monkeypatch.setattr(SmallRead, "_by_arrow", lambda self, contents: asked.append(self) or by_arrow(self, contents))
+    monkeypatch.setattr(small_reads, "MAX_BY_ARROW", 3)
+    with kartosql.connect(str(tmp_path), keep_answers=False) as made:
+        for items in ("d, i", "i, a, m, f, g, n, d", "sum(a) AS a, count(*) AS c, max(d) AS d"):
+            for key in range(8):
+                _same(made, f"SELECT {items} FROM t WHERE i = {key} AND n = {key % 3}")
+                _same(made, f"SELECT {items} FROM t WHERE i = {key}")
+        assert (len(taken) > 40, asked) == (True, [])
+        before = len(taken)
+        for key in range(8):
+            _same(made, f"SELECT i, s FROM t WHERE i = {key}")
+        assert max(len(read.keys) for read in taken[:before]) > 3
+        assert all(len(read.keys) <= 3 for read in taken[before:])
 
 
 def test_the_budget_holds(connection, taken):

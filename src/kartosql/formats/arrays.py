@@ -82,6 +82,14 @@ def decimal_of(unscaled: int, scale: int) -> Decimal:
     return Decimal(f"{unscaled}E{-scale}")
 
 
+def integers_as(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return values as an array; decimals, dates and times are given as the integers that Arrow has for them."""
+    if pa.types.is_decimal128(type_):
+        data = b"".join([value.to_bytes(16, "little", signed=True) for value in values])
+        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(data)])
+    return array_of(values, pa.int32() if pa.types.is_date32(type_) else type_).view(type_)
+
+
 def constant(value: Any, type_: pa.DataType) -> pa.Scalar:
     """Return ``value`` as an Arrow scalar of ``type_``; ``pyarrow.scalar`` imports pandas as well."""
     return array_of([value], type_)[0]

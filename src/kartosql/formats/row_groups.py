@@ -57,7 +57,7 @@ class _EntryReader(Reader):
         super().__init__(data)
         self.places: list[tuple[int, int, int | None]] = []
 
-    def struct(self, depth: int = 0, field: int = 0) -> dict[int, Any]:
+    def struct(self, depth: int = 0, field: int = 0, last: int = 0) -> dict[int, Any]:
         if depth > MAX_DEPTH:
             raise IndexError
         found: dict[int, Any] = {}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import KartosqlError, Span
-from kartosql.formats.arrays import constant
+from kartosql.formats.arrays import constant, integers_as
+from kartosql.formats.parquet_pages import rows_with
+from kartosql.parquet import DAMAGE, FooterCache, footer_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 from kartosql.plan.scopes import Occurrence
@@ -18,7 +21,8 @@ from kartosql.sql.tree import constant_of, operands, span_of
 from kartosql.store import Files
 from kartosql.tables.table import FileTable, Table
 
-MAX_FILES, MAX_BYTES, MAX_CELLS = 8, 1 << 20, 300_000  # of all files together; beyond these DuckDB is quicker
+MAX_FILES, MAX_BYTES = 64, 1 << 20  # of all files together; beyond these DuckDB is quicker
+MAX_BY_ARROW, MAX_CELLS = 8, 300_000  # files and cells, where Arrow has to read them
 TEXT_CELLS = 4  # cells that one of text counts as
 MAX_ROWS_BYTES = 1 << 27  # bytes that rows may take if each text is as long as all texts of the files
 _CODES = pa.dictionary(pa.int32(), pa.string())
@@ -43,57 +47,90 @@ class Output(NamedTuple):
     aggregate: str = ""
 
 
+class ReadShape(NamedTuple):
+    """What statements of a shape have in common: the items, the columns, and those compared with the place of what."""
+
+    items: Sequence[Output]
+    schema: pa.Schema
+    compared: Sequence[tuple[str, Span]]
+    footers: FooterCache  # schemas of the files that were read
+
+
 class SmallRead(NamedTuple):
-    """The ``items`` of those rows of files in which columns have the ``values``; ``schema`` is that of all columns."""
+    """The items of a ``shape`` of those rows of files in which columns have the ``values``."""
 
     keys: Sequence[str]
     sizes: Sequence[int]
-    items: Sequence[Output]
-    schema: pa.Schema
+    shape: ReadShape
     values: Mapping[str, int | str]
 
     def run(self, store: Files) -> tuple[pa.Table, dict[str, int | None]] | None:
         """Return the rows and what was read; None where an engine has to read it, or to report an error."""
+        items = self.shape.items
         try:
-            rows, groups = self._rows(store)
-            if rows is None:
+            named = zip(self.keys, self.sizes, strict=True)
+            contents = [_content(store.local_path(key), size) for key, size in named]
+            found = self._by_pages(contents) or (self._by_arrow(contents) if len(self.keys) <= MAX_BY_ARROW else None)
+            if found is None:
                 return None
-            rows = rows.cast(self.schema)
-            if self.items[0].aggregate:
-                arrays = [pa.repeat(_aggregate(item, rows), 1) for item in self.items]
-                rows = pa.table(arrays, [item.name for item in self.items])
+            rows, groups = found
+            if items[0].aggregate:
+                arrays = [pa.repeat(_aggregate(item, rows), 1) for item in items]
+                rows = pa.table(arrays, [item.name for item in items])
             else:
-                rows = rows.select([item.name for item in self.items]).combine_chunks()
+                rows = rows.select([item.name for item in items]).combine_chunks()
         except (OSError, ValueError, KeyError, pa.ArrowException, KartosqlError):  # files may differ, or lack columns
             return None
         return rows, {"bytes_read": sum(self.sizes), "files_opened": len(self.keys), "row_groups_read": groups}
 
-    def _rows(self, store: Files) -> tuple[pa.Table | None, int]:
-        """Return the rows that match, as they are read, and the number of row groups."""
+    def _by_pages(self, contents: Sequence[bytes]) -> tuple[pa.Table, int] | None:
+        """Return the rows that match, and the number of row groups; None where Arrow has to read the files."""
+        schema, footers, groups = self.shape.schema, self.shape.footers, 0
+        types = dict(zip(schema.names, schema.types, strict=True))
+        found: dict[str, list[Any]] = {name: [] for name in types}
+        wanted = {name: value for name, value in self.values.items() if isinstance(value, int)}
+        if len(wanted) < len(self.values):
+            return None
+        with contextlib.suppress(*DAMAGE, pa.ArrowException, OSError):
+            for data in contents:
+                footer = footer_of(data) or b""
+                footers.recognise(footer)
+                of_file, count = rows_with(data, footer, footers.layout(footer), types, wanted)
+                groups += count
+                for name, values in of_file.items():
+                    found[name] += values
+            return pa.table([integers_as(found[name], type_) for name, type_ in types.items()], schema), groups
+        return None
+
+    def _by_arrow(self, contents: Sequence[bytes]) -> tuple[pa.Table, int] | None:
+        """Return what ``_by_pages`` does; None where an engine has to read the files."""
         import pyarrow.parquet as pq
 
-        names, found, groups = self.schema.names, list[pa.Table](), 0
+        schema, found, groups = self.shape.schema, list[pa.Table](), 0
         # As dictionaries, since few bytes may tell of many rows that have the same long text.
-        texts = [f.name for f in self.schema if f.type == pa.string()]
-        width = len(names) + (TEXT_CELLS - 1) * len(texts)
-        for key, size in zip(self.keys, self.sizes, strict=True):
-            with open(store.local_path(key), "rb", buffering=0) as opened:
-                data = opened.read(size)  # a larger buffer is taken from the system anew each time
+        texts = [f.name for f in schema if f.type == pa.string()]
+        width = len(schema) + (TEXT_CELLS - 1) * len(texts)
+        for data in contents:
             # Reading ahead copies what is in memory already.
             file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts, pre_buffer=False)
-            if file.metadata.num_rows * width * len(self.keys) > MAX_CELLS:
-                return None, 0
-            found.append(file.read(names, use_threads=False))
+            if file.metadata.num_rows * width * len(contents) > MAX_CELLS:
+                return None
+            found.append(file.read(schema.names, use_threads=False))
             groups += file.num_row_groups
         rows = pa.concat_tables(found)
         kinds = {**_WIDENED, pa.string(): (_CODES,)}
-        if any(rows.schema.field(f.name).type not in kinds.get(f.type, (f.type,)) for f in self.schema):
-            return None, 0
+        if any(rows.schema.field(f.name).type not in kinds.get(f.type, (f.type,)) for f in schema):
+            return None
         for name, value in self.values.items():
             rows = rows.filter(_equal(rows.column(name), value))
         rows.validate(full=True)  # texts of any row may be no UTF-8, which DuckDB refuses
         is_too_long = bool(texts) and rows.num_rows * rows.select(texts).nbytes > MAX_ROWS_BYTES
-        return None if is_too_long else rows, groups
+        return None if is_too_long else (rows.cast(schema), groups)
+
+
+def _content(path: str, size: int) -> bytes:
+    with open(path, "rb", buffering=0) as opened:
+        return opened.read(size)  # a larger buffer is taken from the system anew each time
 
 
 def _equal(column: pa.ChunkedArray, value: int | str) -> pa.ChunkedArray:
@@ -126,14 +163,6 @@ def _aggregate(item: Output, rows: pa.Table) -> pa.Scalar:
     return total
 
 
-class ReadShape(NamedTuple):
-    """What statements of a shape have in common: the items, the columns, and those compared with the place of what."""
-
-    items: Sequence[Output]
-    schema: pa.Schema
-    compared: Sequence[tuple[str, Span]]
-
-
 def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -> SmallRead | None:
     """Return what a ``SELECT columns FROM table WHERE column = constant`` reads, None for any other statement.
 
@@ -152,13 +181,15 @@ def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -
     if shape is None:
         return None
     values = dict[str, int | str]()
+    if len(keys) > MAX_BY_ARROW and any(type_ in (pa.string(), pa.bool_()) for type_ in shape.schema.types):
+        return None
     for name, (start, end) in shape.compared:
         # The tree is that of a statement that may differ in constants.
         value = _constant(bound.select.text[start:end], shape.schema.field(name).type)
         if value is None:
             return None
         values[name] = value
-    return SmallRead(keys, [sizes[key] or 0 for key in keys], shape.items, shape.schema, values)
+    return SmallRead(keys, [sizes[key] or 0 for key in keys], shape, values)
 
 
 def _shape(bound: BoundQuery, occurrence: Occurrence, table: FileTable) -> ReadShape | None:
@@ -184,7 +215,7 @@ def _shape(bound: BoundQuery, occurrence: Occurrence, table: FileTable) -> ReadS
     compared = [(atom.this.name, span) for atom, span in zip(atoms, places, strict=True) if span is not None]
     if len({item.name for item in known}) < len(items) or len(dict(compared)) < len(atoms):
         return None
-    return ReadShape(known, pa.schema(types.items()), compared)
+    return ReadShape(known, pa.schema(types.items()), compared, FooterCache())
 
 
 def _aggregated(item: exp.Expression) -> tuple[str, exp.Expression | None]:
