@@ -2,15 +2,19 @@
 
 python -m tests.benchmarks.lake_indexes [--files 10000] [--rows 1000] [--data FOLDER] [--type parquet|delta]
 python -m tests.benchmarks.lake_indexes --checkpoint 100000
+python -m tests.benchmarks.lake_indexes --manifests 100000
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import statistics
+import struct
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +23,24 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, LongType, NestedField
 
 import kartosql
+import kartosql.sources.iceberg  # which takes longer to import than a table to open
 
 RUNS, SLOW_RUNS = 41, 3
 
@@ -61,10 +81,14 @@ def main() -> None:
     options.add_argument("--data", type=Path)
     options.add_argument("--type", choices=["parquet", "delta"], default="parquet")
     options.add_argument("--checkpoint", type=int, help="open a Delta table of so many files instead")
+    options.add_argument("--manifests", type=int, help="open an Iceberg table of so many files instead")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as place:
         if given.checkpoint is not None:
-            open_checkpoint(Path(place), given.checkpoint)
+            checkpoint(Path(place), given.checkpoint)
+            return
+        if given.manifests is not None:
+            manifests(Path(place), given.manifests)
             return
         root = given.data or Path(place)
         folder = root / f"{given.type}-{given.files}-{given.rows}"
@@ -77,7 +101,7 @@ def main() -> None:
             measure(con, peer, Path(place), folder, given.files * given.rows)
 
 
-def open_checkpoint(place: Path, files: int) -> None:
+def checkpoint(place: Path, files: int) -> None:
     """Print what opening a Delta table takes, of which a checkpoint names all files, and planning over it."""
     root = place / "t"
     (root / "_delta_log").mkdir(parents=True)
@@ -94,19 +118,71 @@ def open_checkpoint(place: Path, files: int) -> None:
         actions.append({"add": add})
     (root / "_delta_log" / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
     deltalake.DeltaTable(str(root)).create_checkpoint()
+    opened(place, root, "delta", files, root, cache=False)
+
+
+def manifests(place: Path, files: int, each: int = 20_000, block: int = 500) -> None:
+    """Print the same for an Iceberg table of format 2, whose manifests have blocks of many entries as those of Java."""
+    root = place / "t"
+    (root / "metadata").mkdir(parents=True)
+    schema = Schema(NestedField(1, "k", LongType()), NestedField(2, "p", DateType()))
+    spec, io = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p")), PyArrowFileIO()
+    listed = []
+    for first in range(0, files, each):
+        output = io.new_output(str(root / f"metadata/{first}-m0.avro"))
+        with write_manifest(2, spec, schema, output, 1, "deflate") as writer:
+            entries = [writer.prepare_entry(_entry(root, at)) for at in range(first, min(first + each, files))]
+            for at in range(0, len(entries), block):
+                writer._writer.write_block(entries[at : at + block])
+            writer._added_files, writer._added_rows = len(entries), 1000 * len(entries)
+        listed.append(writer.to_manifest_file())
+    heads = str(root / "metadata/snap-1.avro")
+    with write_manifest_list(2, io.new_output(heads), 1, None, 1, "deflate") as writer:
+        writer.add_manifests(listed)
+    snapshot = {"snapshot-id": 1, "sequence-number": 1, "timestamp-ms": 1, "manifest-list": heads, "schema-id": 0}
+    found = {"format-version": 2, "table-uuid": str(uuid.uuid4()), "location": f"file://{root}", "last-updated-ms": 1}
+    found |= {"last-sequence-number": 1, "last-column-id": 2, "schemas": [json.loads(schema.model_dump_json())]}
+    found |= {"current-schema-id": 0, "partition-specs": [json.loads(spec.model_dump_json())], "default-spec-id": 0}
+    found |= {"last-partition-id": 1000, "sort-orders": [{"order-id": 0, "fields": []}], "default-sort-order-id": 0}
+    found |= {
+        "properties": {},
+        "current-snapshot-id": 1,
+        "snapshots": [snapshot | {"summary": {"operation": "append"}}],
+    }
+    (root / "metadata/v1.metadata.json").write_text(json.dumps(found))
+    for what in ("nothing kept", "manifests not yet kept", "manifests kept beside the user"):
+        print(what, end=": ")
+        opened(place, root, "iceberg", files, root / "data", cache=what != "nothing kept" and str(place / "cache"))
+
+
+def _entry(root: Path, at: int) -> ManifestEntry:
+    day = dt.date(2024, at % 12 + 1, at % 28 + 1)
+    low, high = ({1: struct.pack("<q", at * 1000 + more)} for more in (0, 999))
+    path = f"file://{root}/data/p={day}/part-{at:032}.parquet"
+    told = {"column_sizes": {1: 5000}, "value_counts": {1: 1000}, "null_value_counts": {1: 0}, "nan_value_counts": {}}
+    told |= {"lower_bounds": low, "upper_bounds": high, "split_offsets": [4]}
+    kind = {"content": DataFileContent.DATA, "file_path": path, "file_format": FileFormat.PARQUET}
+    kind |= {"partition": Record((day - dt.date(1970, 1, 1)).days)}
+    file = DataFile.from_args(**kind, record_count=1000, file_size_in_bytes=1_000_000, **told)
+    file.spec_id = 0
+    return ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=1, data_file=file)
+
+
+def opened(place: Path, root: Path, type_: str, files: int, data: Path, *, cache: str | bool) -> None:
+    """Print what attaching a table of files with keys takes, and planning questions for some of them."""
     wanted = range(files // 2, files // 2 + RUNS)
     for at in wanted:
-        path = root / f"p=2024-{at % 12 + 1:02}-{at % 28 + 1:02}" / f"part-{at:032}.parquet"
-        path.parent.mkdir(exist_ok=True)
+        path = data / f"p=2024-{at % 12 + 1:02}-{at % 28 + 1:02}" / f"part-{at:032}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"only planned")
-    (place / "store").mkdir()
-    with kartosql.connect(place / "store", cache=False) as con:
+    (place / "store").mkdir(exist_ok=True)
+    with kartosql.connect(place / "store", cache=cache) as con:
         con.sql("SELECT 1").rows()
         con.attach(place / "store", "other", type="kartothek")  # imports what all attachments need
-        opening = cpu(lambda: con.attach(root, "d", type="delta"))
+        opening = cpu(lambda: con.attach(root, "d", type=type_))
         plans = [cpu(lambda at=at: con.explain(f"SELECT * FROM d WHERE k = {at * 1000}")) for at in wanted]
-    print(f"{files:,} files of a checkpoint: {opening:.2f} s to attach, {plans[0]:.2f} s for the first plan")
-    print(f"later plans: {1000 * statistics.median(plans[1:]):.1f} ms")
+    print(f"{files:,} files: {opening:.2f} s to attach, {plans[0]:.2f} s for the first plan,", end=" ")
+    print(f"{1000 * statistics.median(plans[1:]):.1f} ms for later ones")
 
 
 def measure(con: kartosql.Connection, peer: duckdb.DuckDBPyConnection, store: Path, folder: Path, total: int) -> None:

@@ -45,8 +45,8 @@ from pyiceberg.typedef import Record
 
 import kartosql
 from kartosql.errors import FormatError
-from kartosql.formats.iceberg import metadata
-from kartosql.formats.iceberg.avro import _Decoder, _Source
+from kartosql.formats.iceberg import avro, metadata
+from kartosql.formats.iceberg.avro import BOUNDS, COUNTS, _Decoder, _Walk
 from kartosql.formats.iceberg.metadata import entries_of, manifests_of
 from kartosql.formats.roaring import numbers_of
 
@@ -155,13 +155,41 @@ def plain(value):
     return dict(value) if hasattr(value, "keys") else value
 
 
+# Fields of entries and of the files in them, by their places there.
+ENTRY, FILE = {0: 0, 1: 1, 3: 2}, {134: 0, 100: 1, 101: 2, 102: 3, 103: 4, 104: 5, 110: 8, 125: 10, 128: 11, 135: 14}
+MAPS = {110: COUNTS, 125: BOUNDS, 128: BOUNDS}
+
+
+def by_field(record):
+    """Return those fields of a record, as lists, that are read as columns."""
+    return [*(record[1 + at] for at in ENTRY.values()), *(plain(record[5])[1 + at] for at in FILE.values())]
+
+
+def by_columns(data):
+    """Return the same, read column by column, and the maps key by key."""
+    found = metadata._ENTRIES.columns(data)[1]
+    columns = []
+    for id_ in (*ENTRY, *FILE):
+        reader, pieces = found[id_]
+        if id_ in MAPS:
+            assert avro.alike(reader, pieces, MAPS[id_]) is pieces
+            whole = [MAPS[id_].read(_Decoder(piece)) for piece in pieces]
+            for key in {key for one in whole for key in one or ()} | {99}:
+                assert avro.of_key(MAPS[id_], pieces, key) == [(one or {}).get(key) for one in whole]
+            columns.append([one and dict(one) for one in whole])
+        else:
+            columns.append([*map(plain, avro.values(reader, pieces))])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
 @pytest.mark.parametrize("codec", ["null", "deflate", "zstandard"])
 @pytest.mark.parametrize("version", [1, 2])
 def test_manifests_are_read_as_pyiceberg_reads_them(tmp_path, version, codec):
     data = written(tmp_path, version, codec, 200, seed=version)
-    ours = [*map(plain, metadata._ENTRIES(data))]
-    assert ours == pyicebergs(data)
-    assert len(ours) == 200
+    theirs = pyicebergs(data)
+    assert [*map(plain, metadata._ENTRIES(data))] == theirs
+    assert by_columns(data) == [*map(by_field, theirs)]
+    assert len(theirs) == 200
 
 
 def test_maps_of_many_items_and_of_long_values(tmp_path):
@@ -174,7 +202,9 @@ def test_maps_of_many_items_and_of_long_values(tmp_path):
             file = DataFile(0, "f", FileFormat.PARQUET, Record(), 1, 1, counts, None, None, None, bounds, *[None] * 5)
             writer.add_entry(ManifestEntry(ManifestEntryStatus.ADDED, 1, 1, 1, file))
     data = (tmp_path / "m.avro").read_bytes()
-    assert [*map(plain, metadata._ENTRIES(data))] == pyicebergs(data)
+    theirs = pyicebergs(data)
+    assert [*map(plain, metadata._ENTRIES(data))] == theirs
+    assert by_columns(data) == [*map(by_field, theirs)]
 
 
 def damaged(choose, data):
@@ -197,21 +227,28 @@ def damaged(choose, data):
 
 
 def test_damaged_blocks_are_read_as_a_careful_decoder_reads_them_or_not_at_all(tmp_path):
-    """What the made function takes, readers of pyiceberg's take over a decoder that looks at each length."""
+    """What patterns take, readers of pyiceberg's take over a decoder that looks at each length."""
     data, choose = written(tmp_path, size=6), Random(18)
     reader = resolve_reader(_header(data).get_schema(), *metadata._ENTRIES._wanted)
-    read, taken = _Source().block(reader), 0
+    walk, taken = _Walk(reader, metadata._ENTRIES._wanted[0].as_struct()), 0
     block = _records(data)
-    for _ in range(2000):
+    assert len(walk(block, 6)[0]) == 6
+    walk._left = 10**6
+    for _ in range(1000):
         changed = choose.randbytes(choose.randrange(200)) if choose.random() < 0.05 else damaged(choose, block)
         try:
-            found, end = read(changed, 6, _Decoder(changed))
+            rows, stops = walk(changed, 6)
         except Exception:  # noqa: BLE001 - decoders raise anything
             continue
+        careful, ends = _Decoder(changed), [0]
+        try:
+            for _ in rows:
+                reader.read(careful)
+                ends.append(careful.tell())
+        except ValueError:
+            continue  # of a number that is none of those there are, or of what is no text
         taken += 1
-        careful = _Decoder(changed)
-        assert [plain(reader.read(careful)) for _ in range(6)] == [*map(plain, found)]
-        assert end == careful.tell()
+        assert ends == stops
     assert taken > 100
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import threading
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import kartosql
 import skipping_data
 from crashes import was_killed
 from kartosql.errors import KartosqlError, KartosqlWarning
+from kartosql.formats.segments import SegmentedIndex
 from kartosql.sources import file_indexes
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown
@@ -335,6 +337,46 @@ def test_what_is_damaged_is_told_and_leaves_out_nothing(world, place):
                 con.drop_index("d", "k")
                 con.create_index("d", "k")
         assert world.files("k = 47", con) == ["7.parquet"]
+
+
+@pytest.mark.parametrize("times", [1, 2, 9])
+@pytest.mark.parametrize("are_known", [False, True])
+def test_an_index_that_is_replaced_while_it_is_read_is_read_again(world, monkeypatch, times, are_known):
+    world.con.create_index("d", "k")
+    ask, moved = SegmentedIndex._candidates, []
+
+    def replaced(index, *given):
+        if are_known:
+            assert index.unseen == frozenset()  # from the footers, before the pages are gone
+        if len(moved) < times:
+            (segment,) = world.segments
+            moved.append(segment.rename(segment.with_name(f"{uuid.uuid4().hex}.parquet")))
+            world.list.write_text(world.list.read_text().replace(segment.name, moved[-1].name))
+        return ask(index, *given)
+
+    monkeypatch.setattr(SegmentedIndex, "_candidates", replaced)
+    with kartosql.connect(world.root / "store") as con:
+        con.attach(world.data, "d", type="parquet")
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            files = world.files("k = 47", con)
+    assert (files == ["7.parquet"], len(warned)) == ((True, 0) if times < 3 else (False, 1))
+    assert times < 3 or "it is missing" in str(warned[0].message)
+
+
+def test_an_index_that_is_dropped_while_it_is_asked_leaves_out_nothing(world, monkeypatch):
+    world.con.create_index("d", "k")
+    ask = SegmentedIndex._candidates
+
+    def dropped(index, *given):
+        for segment in world.segments:
+            segment.unlink()
+        world.list.write_text(json.dumps({"version": 1, "indexes": {}}))
+        return ask(index, *given)
+
+    monkeypatch.setattr(SegmentedIndex, "_candidates", dropped)
+    with kartosql.connect(world.root / "store") as con:
+        _read_all_of(world, con)
 
 
 @pytest.mark.parametrize("seed", range(3))

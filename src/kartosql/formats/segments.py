@@ -67,6 +67,10 @@ class _Window(io.BytesIO):
         return super().tell() + self.start
 
 
+class SegmentGone(FormatError):
+    """A segment that is not there, as those of an index are that somebody replaced."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """One segment, as the list names it; whatever is read of it raises ``invalid-index``."""
@@ -138,8 +142,10 @@ class Segment:
             yield
         except _BROKEN as e:
             reraise(e, f"Cannot read {self.key!r}")
-            reason = "it is missing" if isinstance(e, KeyError) else f"it is torn, or another file: {e}"
-            raise FormatError(f"{self.key}: {reason}", code="invalid-index", hint="Build the index again.") from None
+            kind, reason = FormatError, f"it is torn, or another file: {e}"
+            if isinstance(e, KeyError | FileNotFoundError):
+                kind, reason = SegmentGone, "it is missing"
+            raise kind(f"{self.key}: {reason}", code="invalid-index", hint="Build the index again.") from None
 
 
 Holds = Callable[[Test], pa.BooleanArray]
@@ -165,7 +171,8 @@ class SegmentedIndex:
     """The inverted index of one column: its segments, and the ``files`` of its table by name, as they are now.
 
     Of each file the position and the stamp are given, ``count`` files in all. Errors of segments are reported, and
-    nothing is left out for it.
+    nothing is left out for it. ``again`` returns what is asked instead if segments are gone; without it that is
+    reported as well.
     """
 
     type: ColumnType
@@ -174,6 +181,12 @@ class SegmentedIndex:
     count: int
     is_local: bool
     tell: Callable[[str], None]
+    again: Callable[[], SegmentedIndex] | None = None
+
+    def _odd(self, error: Exception, key: str = "") -> None:
+        if isinstance(error, SegmentGone) and self.again is not None:
+            raise error
+        self.tell(error.message if isinstance(error, FormatError) else f"{key}: {error}")
 
     @memoized
     def known(self) -> list[tuple[Segment, pa.Array]]:
@@ -184,7 +197,7 @@ class SegmentedIndex:
                 places = [self._place(name, stamp) for name, stamp in segment.stamps.items()]
                 found.append((segment, array_of(places, pa.int32())))
             except FormatError as e:
-                self.tell(e.message)
+                self._odd(e)
         return found
 
     def _place(self, name: str, stamp: str) -> int:
@@ -201,6 +214,13 @@ class SegmentedIndex:
 
         None, if nothing is known. Only files ``among`` the given ones matter; ``zone`` is the session's time zone.
         """
+        try:
+            return self._candidates(says, zone, among)
+        except SegmentGone:
+            assert self.again is not None
+            return self.again().candidates(says, zone, among)
+
+    def _candidates(self, says: Predicate, zone: str, among: frozenset[int]) -> tuple[frozenset[int], str] | None:
         import pyarrow.compute as pc
 
         holds = partial(holding, says, cache(lambda leaf: as_tests(leaf, self.type, zone)))
@@ -213,7 +233,7 @@ class SegmentedIndex:
         try:
             wanted = [(s, at, pc.indices_nonzero(holds(s.bounds.may_pass)).to_pylist()) for s, at in self.known]
         except FormatError as e:
-            self.tell(e.message)
+            self._odd(e)
             return None
         price = PAIR_SECONDS * sum(segment.rows(groups) for segment, _, groups in wanted)
         if price > max(NEGLIGIBLE, most * (FILE_SECONDS if self.is_local else REMOTE_FILE_SECONDS)):
@@ -228,6 +248,6 @@ class SegmentedIndex:
                         return everything, ""
             except (FormatError, pa.ArrowException) as e:
                 reraise(e)
-                self.tell(e.message if isinstance(e, FormatError) else f"{segment.key}: {e}")
+                self._odd(e, segment.key)
                 left.update(places.to_pylist())
         return frozenset(left - {-1}), ""

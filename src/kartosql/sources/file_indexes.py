@@ -48,6 +48,7 @@ VERSION = 1
 GROUP_ROWS = 1 << 14  # pairs in a row group, which is what a lookup reads
 BATCHES = 16  # times the memory of a write that the files of a segment have, as they are sorted on disk
 SMALL, MOST_SMALL = 1_000_000, 8  # segments of fewer pairs, of which more are made one
+TRIES = 2  # to read an index that others replace meanwhile
 ROUNDS = 5  # to index files while somebody else removes some of them
 _NAME = re.compile(r"[0-9a-f]{32}\.parquet")
 Rows = Callable[[str, Table], Iterable[pa.RecordBatch]]  # those of a query over a table
@@ -162,7 +163,8 @@ class FileIndexes:
             own = table.types.get(column)
             if own is not None and column not in table.partition_keys and column_type(own) == type_:
                 index = self._index(table, type_, segments, _stamps(table, column))
-                found[column] = InvertedIndex(column, own, self.key, segments=index)
+                again = partial(self._again, column, index, TRIES)
+                found[column] = InvertedIndex(column, own, self.key, segments=replace(index, again=again))
         return found
 
     def _index(
@@ -170,6 +172,14 @@ class FileIndexes:
     ) -> SegmentedIndex:
         files = dict(zip(table.labels, enumerate(stamps), strict=False))
         return SegmentedIndex(type_, segments, files, len(table.files), self._location.mounts.is_local, self._tell)
+
+    def _again(self, column: str, index: SegmentedIndex, left: int) -> SegmentedIndex:
+        """Return an index of which segments are gone as the list has it now; the last one reports what is gone."""
+        listed = self.now().indexes.get(column)
+        segments = listed.segments if listed is not None and listed.type == index.type else ()
+        newer = replace(index, segments=segments, again=None)
+        is_last = segments == index.segments or left < 1
+        return newer if is_last else replace(newer, again=partial(self._again, column, newer, left - 1))
 
     def applied(self, source: Table, seen: object) -> tuple[Table, object]:
         """Return a table with the indices as they are now, and these; the same if they are those ``seen`` before."""

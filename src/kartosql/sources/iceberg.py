@@ -4,43 +4,46 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import threading
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from kartosql.errors import FormatError, StoreError, first_line, missing_file, reraise
+from kartosql.formats.arrays import array_of
 from kartosql.formats.folder import ParquetSchemas
 from kartosql.formats.iceberg import metadata as documents
-from kartosql.formats.iceberg.columns import arrow_type, bound_reader, default_of, in_file, partition_reader
-from kartosql.formats.iceberg.deletes import location, positions_of
-from kartosql.formats.iceberg.metadata import invalid, unsupported
+from kartosql.formats.iceberg.avro import BOUNDS, COUNTS, of_key
+from kartosql.formats.iceberg.columns import arrow_type, bound_values, default_of, in_file, partition_reader
+from kartosql.formats.iceberg.deletes import DeleteFile, delete_file, location, positions_of
+from kartosql.formats.iceberg.metadata import COLUMNS, Entries, invalid, unsupported
 from kartosql.formats.kartothek.metadata import many_objects
 from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.memo import memoized
-from kartosql.parquet import GroupBounds
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder import OneTable, open_folder
 from kartosql.sources.folder_table import FolderTable, FooterShapes
 from kartosql.store import Store
 from kartosql.store.keys import check_key
-from kartosql.tables.statistics import ColumnBounds, is_told
+from kartosql.tables.statistics import ColumnBounds, is_told, nothing_of
 from kartosql.tables.table import Deletes, KeyDeletes, Part, Plain, Table, exposed
 from kartosql.text.secrets import harmless
 
 MAX_PAST = 8  # tables of snapshots that are remembered
 _PROPERTY = "catalog."  # storage options that begin so are properties of the catalog
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)  # seconds for which a writer may not be done with a file, or remove it
+# Paths that are looked at one by one: empty, absolute, with dots, or long.
+_ODD, _LONG = r"://|^$|^/|(^|/)\.{1,2}(/|$)|/$|[\x00-\x1f]", 250
 _METADATA_FILE = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
 
 
@@ -74,7 +77,7 @@ class IcebergTable(OneTable):
         if self._named is not None and self._identifier is None:
             raise options.invalid("catalog", self._named, "an option TABLE 'namespace.name' with it")
         self._lock = threading.Lock()
-        self._manifests: dict[str, list[ManifestEntry]] = {}
+        self._manifests: dict[str, Entries] = {}
         self._schemas: dict[tuple[str, bool], ParquetSchemas] = {}
         self._tables: dict[tuple[str, int | None], tuple[Table, object]] = {}
         self._known: tuple[str, TableMetadata] | None = None
@@ -211,28 +214,29 @@ class IcebergTable(OneTable):
         except KeyError:
             raise missing_file(f"{place.store.url}/{key}", "Older snapshots may be whole.") from None
 
-    def _live(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
-        """Return the live files of a snapshot, those that delete rows among them."""
+    def _live(self, snapshot: Snapshot | None) -> tuple[_Files, _Files]:
+        """Return the live data files of a snapshot, and those that delete rows."""
         listed = documents.manifests_of(snapshot, self._read) if snapshot is not None else []
         new = [m for m in listed if m.manifest_path not in self._manifests]
-        read = self._places[0].store.map(lambda manifest: documents.entries_of(manifest, self._read), new)
+        cache = self._location.runtime.footers.user_cache
+        read = self._places[0].store.map(lambda manifest: documents.entries_of(manifest, self._read, cache), new)
         known = self._manifests | {m.manifest_path: entries for m, entries in zip(new, read, strict=True)}
         self._manifests = {m.manifest_path: known[m.manifest_path] for m in listed}
-        return [entry for entries in self._manifests.values() for entry in entries]
+        deleting = {m.manifest_path for m in listed if m.content}
+        data, deletes = ([e for p, e in self._manifests.items() if (p in deleting) == which] for which in (False, True))
+        return _Files.of(data), _Files.of(deletes)
 
     # -- tables --------------------------------------------------------------------------------
 
     def _table(self, metadata: TableMetadata, snapshot: Snapshot | None, schema: Schema) -> Table:
-        entries, name = self._live(snapshot), self._location.name
-        specs = metadata.specs()
-        if unknown := {e.data_file.spec_id for e in entries} - specs.keys():
+        (data, deleting), name = self._live(snapshot), self._location.name
+        if unknown := {spec for spec, _ in (*data.partitions, *deleting.partitions)} - metadata.specs().keys():
             raise invalid(self._location.url, f"files are of the partition spec {max(unknown)}, which there is not")
-        data = [e for e in entries if e.data_file.content == DataFileContent.DATA]
-        deletes = [e for e in entries if e.data_file.content != DataFileContent.DATA]
-        keys = {i for e in deletes for i in e.data_file.equality_ids or ()}
-        visible, columns = self._columns(schema, metadata, keys)
+        numbers: dict[tuple[Any, ...], int] = {}
+        scope, deletes = data.scopes(numbers), _deletes(metadata, deleting, deleting.scopes(numbers))
+        visible, columns = self._columns(schema, metadata, {id_ for one in deletes for id_ in one.keys})
         partitions, constants = _partitions(metadata, data, columns)
-        rule = self._rule(metadata, data, deletes, columns) if deletes else Plain()
+        rule = self._rule(metadata, data, scope, deleting, deletes, columns) if deletes else Plain()
         files = self._files(data, columns, metadata, constants, partitions)
         types = {c: columns[c].type for c in visible}
         part = Part(name, files, tuple(types), rule)
@@ -255,23 +259,24 @@ class IcebergTable(OneTable):
 
     def _files(
         self,
-        entries: Sequence[ManifestEntry],
+        entries: _Files,
         columns: Mapping[str, _Column],
         metadata: TableMetadata,
         constants: Sequence[Mapping[str, Any]],
         partitions: PartitionTable,
     ) -> FolderTable:
         """Return files as a table, with the values of columns that they need not hold."""
-        places = [self._key(e.data_file.file_path) for e in entries]
-        files = tuple(place.prefix + key for place, key in places)
+        found = entries.found
+        places = self._keys(found["path"], metadata)
+        files = tuple([prefix + key for prefix, key in places])
         mapping = list(names.root) if (names := metadata.name_mapping()) is not None else []
         wanted = {c: known for c, known in columns.items() if c not in partitions.keys}
-        sizes = {f: e.data_file.file_size_in_bytes for f, e in zip(files, entries, strict=True)}
+        sizes = dict(zip(files, found["size"].to_pylist(), strict=True))
         told = dict(zip(files, constants, strict=True))
         return FolderTable(
             uuid=self._location.name,
             schema=pa.schema([(c, known.type) for c, known in columns.items()]),
-            labels=tuple(key for _, key in places),
+            labels=tuple([key for _, key in places]),
             files=files,
             partitions=partitions,
             shapes=_ShapesById(self._location.mounts, sizes, self._schemas, True, wanted, told, mapping),
@@ -279,49 +284,87 @@ class IcebergTable(OneTable):
             keeper=self,
             renames=True,
             identities={c: f"{known.id}={known.default!r}" for c, known in columns.items()},
-            stamps=tuple(f"{e.data_file.file_size_in_bytes}-{e.sequence_number}" for e in entries),
-            told=ManifestBounds([e.data_file for e in entries], columns),
+            stamps=tuple(map("{}-{}".format, found["size"].to_pylist(), found["sequence"].to_pylist())),
+            told=ManifestBounds(found, columns),
         )
+
+    def _keys(self, paths: pa.ChunkedArray, metadata: TableMetadata) -> list[tuple[str, str]]:
+        """Return how the keys of files begin, and their paths behind that; raises ``unsafe-key``."""
+        begin, first = metadata.location.rstrip("/") + "/", self._places[0]
+        if location(begin) == first.location and pc.all(pc.starts_with(paths, begin)).as_py():
+            rest = pc.utf8_slice_codeunits(paths, len(begin))
+            is_odd = pc.or_(pc.match_substring_regex(rest, _ODD), pc.greater(pc.binary_length(rest), _LONG))
+            if not pc.any(is_odd).as_py():
+                return [(first.prefix, key) for key in rest.to_pylist()]
+        return [(place.prefix, key) for place, key in map(self._key, paths.to_pylist())]
 
     def _rule(
         self,
         metadata: TableMetadata,
-        data: Sequence[ManifestEntry],
-        deletes: Sequence[ManifestEntry],
+        data: _Files,
+        scope: Sequence[int],
+        deleting: _Files,
+        deletes: Sequence[DeleteFile],
         columns: Mapping[str, _Column],
     ) -> Deletes:
         """Return which rows are deleted; raises ``unsupported-feature`` for keys that are no columns."""
-        numbers: dict[tuple[Any, ...], int] = {}
-        scope, scopes = ([_scope(e.data_file, numbers) for e in entries] for entries in (data, deletes))
-        parted = {i: any(str(f.transform) != "void" for f in spec.fields) for i, spec in metadata.specs().items()}
-        groups: dict[tuple[tuple[int, ...], bool], list[tuple[ManifestEntry, int]]] = {}
-        for entry, partition in zip(deletes, scopes, strict=True):
-            file = entry.data_file
-            if file.content == DataFileContent.EQUALITY_DELETES:
-                ids = tuple(sorted({*(file.equality_ids or ())}))
-                groups.setdefault((ids, parted[file.spec_id]), []).append((entry, partition))
+        groups: dict[tuple[Sequence[int], bool], list[int]] = {}
+        for at, one in enumerate(deletes):
+            if one.keys:
+                groups.setdefault((one.keys, one.is_scoped), []).append(at)
         named, keys = {known.id: name for name, known in columns.items()}, []
         for (ids, is_scoped), those in groups.items():
-            entries = [entry for entry, _ in those]
-            if not ids or not named.keys() >= {*ids}:
-                raise unsupported(entries[0].data_file.file_path, "deletes by what is no column")
+            if not named.keys() >= {*ids}:
+                raise unsupported(deletes[those[0]].path, "deletes by what is no column")
             own = {named[i]: columns[named[i]] for i in ids}
-            none = PartitionTable((), (), (), 1, (0,) * len(entries))
-            table = self._files(entries, own, metadata, [{}] * len(entries), none)
-            within = [partition for _, partition in those] if is_scoped else []
-            keys.append(KeyDeletes(table, tuple(own), [e.sequence_number or 0 for e in entries], within))
-        positions = positions_of(data, deletes, scope, scopes, self._read)
-        return Deletes(positions, tuple(keys), [e.sequence_number or 0 for e in data], scope)
+            none = PartitionTable((), (), (), 1, (0,) * len(those))
+            table = self._files(deleting.some(those), own, metadata, [{}] * len(those), none)
+            within = [deletes[at].scope for at in those] if is_scoped else []
+            keys.append(KeyDeletes(table, tuple(own), [deletes[at].sequence for at in those], within))
+        sequence = [number or 0 for number in data.found["sequence"].to_pylist()]
+        by_position = [one for one in deletes if not one.keys]
+        positions = positions_of(data.found["path"].to_pylist(), sequence, scope, by_position, self._read)
+        return Deletes(positions, tuple(keys), sequence, scope)
 
 
-def _scope(file: DataFile, numbers: dict[tuple[Any, ...], int]) -> int:
-    """Return a number for the partition of a file, the same for the same one of one spec."""
-    values = (file.partition[at] for at in range(len(file.partition)))
-    return numbers.setdefault((file.spec_id, *("nan" if v != v else v for v in values)), len(numbers))
+@dataclass(frozen=True, eq=False)
+class _Files:
+    """Files of manifests, column by column, and what partitions they are in."""
+
+    found: pa.Table
+    partitions: Sequence[tuple[int, tuple[Any, ...]]]  # the spec, and the values
+    partition: Sequence[int]  # of each file, the place of one of these
+
+    @classmethod
+    def of(cls, manifests: Sequence[Entries]) -> _Files:
+        """Return the files of manifests."""
+        partitions, partition = list[tuple[int, tuple[Any, ...]]](), list[int]()
+        for one in manifests:
+            partition += [len(partitions) + at for at in one.files["partition"].to_pylist()]
+            partitions += [(one.spec, values) for values in one.partitions]
+        tables = [one.files for one in manifests] or [pa.table({n: pa.nulls(0, t) for n, t in COLUMNS.items()})]
+        return cls(pa.concat_tables(tables), partitions, partition)
+
+    def some(self, files: Sequence[int]) -> _Files:
+        """Return some of the files."""
+        own = self.found.take(array_of(files, pa.int64()))
+        return replace(self, found=own, partition=[self.partition[f] for f in files])
+
+    def scopes(self, numbers: dict[tuple[Any, ...], int]) -> list[int]:
+        """Return a number for the partition of each file, the same for the same one of one spec."""
+        alike = [(spec, *("nan" if v != v else v for v in values)) for spec, values in self.partitions]
+        own = [numbers.setdefault(values, len(numbers)) for values in alike]
+        return [own[at] for at in self.partition]
+
+
+def _deletes(metadata: TableMetadata, files: _Files, scopes: Sequence[int]) -> list[DeleteFile]:
+    parted = {i: any(str(f.transform) != "void" for f in spec.fields) for i, spec in metadata.specs().items()}
+    every = zip(files.found.to_pylist(), files.partition, scopes, strict=True)
+    return [delete_file(row, scope, is_scoped=parted[files.partitions[at][0]]) for row, at, scope in every]
 
 
 def _partitions(
-    metadata: TableMetadata, entries: Sequence[ManifestEntry], columns: Mapping[str, _Column]
+    metadata: TableMetadata, files: _Files, columns: Mapping[str, _Column]
 ) -> tuple[PartitionTable, list[dict[str, Any]]]:
     """Return the values of columns by which all files are parted as they are, and for each file those of others."""
     identity = {
@@ -329,24 +372,25 @@ def _partitions(
         for i, spec in metadata.specs().items()
     }
     found: dict[str, list[Any]] = {}
-    constants: list[dict[str, Any]] = [{} for _ in entries]
+    constants: list[dict[str, Any]] = [{} for _ in files.partitions]
     for name, column in columns.items():
-        at = [identity[e.data_file.spec_id].get(column.id) for e in entries]
-        parted = [
-            (f, e.data_file.partition[p]) for f, (e, p) in enumerate(zip(entries, at, strict=True)) if p is not None
-        ]
-        read = partition_reader(column.type)
-        values = {file: read(value) for file, value in parted}
-        if entries and len(values) == len(entries) and _is_key(column.type) and ValueError not in values.values():
+        read, values = partition_reader(column.type), dict[int, Any]()
+        for part, (spec, parted) in enumerate(files.partitions):
+            if (at := identity[spec].get(column.id)) is not None:
+                values[part] = read(parted[at])
+        is_whole = values and len(values) == len(files.partitions)
+        if is_whole and _is_key(column.type) and ValueError not in values.values():
             found[name] = list(values.values())
         else:
-            for file, value in values.items():
-                constants[file][name] = value
+            for part, value in values.items():
+                constants[part][name] = value
     rows: dict[tuple[Any, ...], int] = {}
-    parts = [rows.setdefault(row, len(rows)) for row in zip(*found.values(), strict=True)] or [0] * len(entries)
+    parts = [rows.setdefault(row, len(rows)) for row in zip(*found.values(), strict=True)] or [0] * len(constants)
     types = tuple(columns[c].type for c in found)
     values_of = tuple(zip(*rows, strict=True)) if found else ()
-    return PartitionTable(tuple(found), types, values_of, len(rows) or min(1, len(entries)), tuple(parts)), constants
+    of_file, count = [parts[part] for part in files.partition], len(rows) or min(1, len(files.partition))
+    table = PartitionTable(tuple(found), types, values_of, count, tuple(of_file))
+    return table, [constants[part] for part in files.partition]
 
 
 def _is_key(type_: pa.DataType) -> bool:
@@ -382,7 +426,7 @@ class _ShapesById(FooterShapes):
 class ManifestBounds:
     """Bounds of columns in manifests; what they lack, or have in odd forms, is unknown."""
 
-    files: Sequence[DataFile]
+    files: pa.Table  # of ``Entries``
     columns: Mapping[str, _Column]
     kind = "manifest statistics"
     _found: dict[str, ColumnBounds | None] = field(default_factory=dict)
@@ -390,28 +434,30 @@ class ManifestBounds:
     @memoized
     def rows(self) -> Sequence[int]:
         """How many rows each file has, -1 where manifests do not tell it."""
-        return [max(f.record_count, -1) for f in self.files]
+        return [max(count, -1) for count in self.files["rows"].to_pylist()]
 
     @many_objects()
     def column(self, name: str) -> ColumnBounds | None:
         """Return the bounds of a column, or None."""
         if name not in self._found:
-            id_, type_ = self.columns[name].id, self.columns[name].type
-            read = bound_reader(type_) if is_told(type_) else None
-            told = [(n, _bounds(f, id_, read)) for n, f in enumerate(self.files)] if read is not None else []
-            self._found[name] = ColumnBounds(type_).with_files({n: [b] for n, b in told if b}) if told else None
+            column = self.columns[name]
+            self._found[name] = self._bounds(column.id, column.type) if is_told(column.type) else None
         return self._found[name]
 
+    def _bounds(self, id_: int, type_: pa.DataType) -> ColumnBounds:
+        rows, maps = self.files["rows"].to_pylist(), (("nulls", COUNTS), ("low", BOUNDS), ("high", BOUNDS))
+        counted, *ends = (of_key(how, self.files[name].to_pylist(), id_) for name, how in maps)
+        nulls, (low, high) = [-1 if n is None else n for n in counted], (bound_values(type_, end) for end in ends)
+        told = [file for file, known in enumerate(zip(rows, nulls, low, high, strict=True)) if _is_sound(*known)]
+        is_empty, nothing = [nulls[file] == rows[file] for file in told], nothing_of(type_)
+        some, all_ = (array("q", [count[file] for file in told]) for count in (nulls, rows))
+        found = ColumnBounds(type_, array("i", told), some, all_, array("b", is_empty))
+        for held, values in ((found.low, low), (found.high, high)):
+            held.extend([nothing if e else values[file] for file, e in zip(told, is_empty, strict=True)])
+        found.seen = found.complete = frozenset(told)
+        return found
 
-def _bounds(file: DataFile, id_: int, read: Any) -> GroupBounds | None:
-    rows, nulls = file.record_count, (file.null_value_counts or {}).get(id_, -1)
-    low, high = ((bounds or {}).get(id_) for bounds in (file.lower_bounds, file.upper_bounds))
-    try:
-        if rows <= 0 or not -1 <= nulls <= rows:
-            return None
-        if nulls == rows:
-            return GroupBounds(None, None, True, nulls, rows)
-        least, most = read(low), read(high)
-        return GroupBounds(least, most, False, nulls, rows) if least <= most else None
-    except (ValueError, TypeError, OverflowError, struct.error):
-        return None
+
+def _is_sound(rows: int, nulls: int, low: Any, high: Any) -> bool:
+    """Return whether bounds are such as a file may have; they mean nothing where all is NULL."""
+    return rows > 0 and -1 <= nulls <= rows and (nulls == rows or (None not in (low, high) and low <= high))

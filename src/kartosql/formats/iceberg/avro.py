@@ -1,16 +1,19 @@
-"""Records of Avro files, by functions made of pyiceberg's readers, which stay within the bytes they were given.
+"""Records of Avro files, within the bytes they were given: whole, by pyiceberg's readers, or as columns of bytes.
 
 Its fast decoder trusts the lengths in a file, and a damaged one lets it read outside of them, which ends the process;
 it also takes a file that ends within a block for one that ends before it.
+
+Of many records only some fields are wanted. Where these begin and end is found by one pattern for a whole record, made
+of the lengths that were met in records before it. A record with other lengths is walked value by value.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from pyiceberg.avro.decoder import BinaryDecoder
@@ -18,8 +21,8 @@ from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import (
     BinaryReader,
     IntegerReader,
+    ListReader,
     MapReader,
-    NoneReader,
     OptionReader,
     Reader,
     StringReader,
@@ -27,14 +30,21 @@ from pyiceberg.avro.reader import (
 )
 from pyiceberg.avro.resolver import EnumReader, construct_reader, resolve_reader
 from pyiceberg.schema import Schema
+from pyiceberg.types import BinaryType, LongType, StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+_INTEGER, _BINARY = construct_reader(LongType()), construct_reader(BinaryType())
+COUNTS, BOUNDS = (OptionReader(MapReader(_INTEGER, value)) for value in (_INTEGER, _BINARY))
+LISTS = OptionReader(ListReader(_INTEGER))
+# In front of what may be NULL; the last one for maps that no pattern finds, which readers take for the one before.
+NOTHING, _SOMETHING, _ODD = b"\x00", b"\x02", b"\x04"
 
 
 class _Decoder(BinaryDecoder):  # type: ignore[misc, unused-ignore]
     """Decodes bytes; raises EOFError where they end too early."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self._data, self._at = data, at
 
     def tell(self) -> int:
         """Return the place of the next byte."""
@@ -71,117 +81,208 @@ class _Decoder(BinaryDecoder):  # type: ignore[misc, unused-ignore]
 
 
 class Records:
-    """Reads records of files as a schema wants them, with a function that is made for how a file has them."""
+    """Reads records of files as a schema wants them."""
 
     def __init__(
         self, schema: Schema, types: Mapping[int, Callable[..., Any]], enums: Mapping[int, Callable[..., Enum]]
     ) -> None:
         self._wanted = schema, dict(types), dict(enums)
-        self._made = lru_cache(maxsize=32)(self._make)
+        self.reader = lru_cache(maxsize=32)(self._reader)
+        self._walk = lru_cache(maxsize=32)(lambda written: _Walk(self.reader(written), schema.as_struct()))
 
-    def _make(self, written: str) -> _Block:
-        reader = resolve_reader(AvroSchemaConversion().avro_to_iceberg(json.loads(written)), *self._wanted)
-        return _Source().block(reader)
+    def field(self, written: str, id_: int) -> Reader:
+        """Return what reads one of ``columns``."""
+        walk = self._walk(written)
+        return walk.readers[walk.wanted.index(id_)]
+
+    def _reader(self, written: str) -> StructReader:
+        """Return what reads records of the schema that a file has."""
+        found = resolve_reader(AvroSchemaConversion().avro_to_iceberg(json.loads(written)), *self._wanted)
+        assert isinstance(found, StructReader)
+        return found
 
     def __call__(self, data: bytes) -> Iterator[Any]:
         """Yield the records of a file; raises EOFError, ValueError, and what pyiceberg does."""
-        decoder = _Decoder(data)
-        header: AvroFileHeader = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
-        if header.magic != MAGIC:
-            raise ValueError("it is no file of Avro")
-        read, codec = self._made(header.meta["avro.schema"]), header.compression_codec()
-        while decoder.tell() < len(data):
-            count, block = decoder.read_int(), decoder.read_bytes()
-            block = codec.decompress(block) if codec is not None else block
-            if not 0 <= count <= len(block):
-                raise ValueError(f"{count} records in {len(block)} bytes")
-            try:
-                found, end = read(block, count, _Decoder(block))
-            except IndexError:
-                raise EOFError(f"records behind {len(block)} bytes") from None
-            yield from found
-            if end != len(block) or decoder.read(SYNC_SIZE) != header.sync:
-                raise ValueError("a block does not end where its records do")
+        written, whole, ends = _opened(data)
+        reader, decoder, at = self.reader(written), _Decoder(whole), 0
+        for count, end in ends:
+            yield from (reader.read(decoder) for _ in range(count - at))
+            at = count
+            _check_end(decoder.tell(), end)
+
+    def columns(self, data: bytes) -> tuple[str, dict[int, tuple[Reader, Sequence[bytes]]]]:
+        """Return the schema that a file has, and the bytes of fields of all records by their ids; raises as above.
+
+        Members of structs of which the schema names some are fields as well.
+        """
+        written, whole, ends = _opened(data)
+        walk = self._walk(written)
+        rows, stops = walk(whole, ends[-1][0])
+        if len(rows) != ends[-1][0]:
+            raise ValueError(f"{ends[-1][0]} records are {len(rows)}")
+        for count, end in ends:
+            _check_end(stops[count], end)
+        columns = [*zip(*rows, strict=True)] or [()] * len(walk.wanted)
+        return written, dict(zip(walk.wanted, zip(walk.readers, columns, strict=True), strict=True))
 
 
-class _Source:
-    """The Python of a function that reads a block: text of our own alone, what files say is in its values."""
+def _check_end(found: int, end: int) -> None:
+    if found != end:
+        raise ValueError("a block does not end where its records do")
 
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._values: dict[str, Any] = {"number": _number, "slice": _slice, "small": _SMALL}
 
-    def block(self, reader: Reader) -> _Block:
-        """Return the function."""
-        found = self._read(reader, "  ")
-        head = "def read(data, count, decoder):\n at, found = 0, []\n for _ in range(count):\n"
-        text = f"{head}{''.join(self._lines)}  found.append({found})\n return found, at"
-        exec(text, self._values)
-        made: _Block = self._values["read"]
-        return made
+def _opened(data: bytes) -> tuple[str, bytes, list[tuple[int, int]]]:
+    """Return the schema of a file, the bytes of its records, and of each block the records and bytes up to its end."""
+    decoder, blocks, ends, size = _Decoder(data), list[bytes](), [(0, 0)], 0
+    header: AvroFileHeader = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
+    if header.magic != MAGIC:
+        raise ValueError("it is no file of Avro")
+    codec, sync = header.compression_codec(), header.sync
+    while decoder.tell() < len(data):
+        count, block = decoder.read_int(), decoder.read_bytes()
+        block = codec.decompress(block) if codec is not None else block
+        if not 0 <= count <= len(block):
+            raise ValueError(f"{count} records in {len(block)} bytes")
+        if decoder.read(SYNC_SIZE) != sync:
+            raise ValueError("a block does not end where it says")
+        blocks.append(block)
+        size += len(block)
+        ends.append((ends[-1][0] + count, size))
+    return header.meta["avro.schema"], b"".join(blocks), ends
 
-    def _value(self, value: Any) -> str:
-        name = f"v{len(self._values)}"
-        self._values[name] = value
-        return name
 
-    def _add(self, indent: str, *lines: str) -> None:
-        self._lines += [f"{indent}{line}\n" for line in lines]
+_MANY = 512  # items
+_MOST_SHAPES = 48  # of records of one schema that are learned
+_NEAR = 16  # lengths of texts that are learned together
 
-    def _read(self, reader: Reader, indent: str) -> str:
-        """Add what reads a value, and return what it is then called."""
-        found = f"x{len(self._lines)}"
-        if isinstance(reader, StructReader):
-            return self._struct(reader, found, indent)
-        if isinstance(reader, NoneReader):
-            return "None"
-        if isinstance(reader, EnumReader):
-            self._add(indent, f"{found} = {self._value(cache(reader.enum))}({self._read(reader.reader, indent)})")
-        elif isinstance(reader, OptionReader):
-            self._number(found, indent)
-            self._add(indent, f"if {found} > 0:")
-            self._add(f"{indent} ", f"{found} = {self._read(reader.option, f'{indent} ')}")
-            self._add(indent, "else:", f" {found} = None")
-        elif isinstance(reader, IntegerReader):
-            self._number(found, indent)
-        elif isinstance(reader, BinaryReader | StringReader):
-            self._add(indent, f"{found}, at = slice(data, at)")
-            if isinstance(reader, StringReader):
-                self._add(indent, f"{found} = {found}.decode()")
-        elif (
-            isinstance(reader, MapReader)
-            and isinstance(reader.key, IntegerReader)
-            and isinstance(reader.value, IntegerReader | BinaryReader)
-        ):
-            self._add(indent, f"{found}, at = {self._value(_maps(reader))}(data, at, decoder)")
+
+class _Walk:
+    """Finds the fields of records of one schema."""
+
+    def __init__(self, reader: StructReader, wanted: StructType) -> None:
+        fields = [*_fields(reader, wanted)]
+        known = {id_: own for id_, own in fields if id_ is not None}
+        self.wanted, self.readers = [*known], [*known.values()]
+        self._fields = [(id_ is not None, [*_leaves(own)]) for id_, own in fields]
+        # Of each value the patterns that were learned. Threads may lose some of each other, and learn them again.
+        self._shapes: tuple[frozenset[bytes], ...] = (frozenset(),) * sum(len(leaves) for _, leaves in self._fields)
+        self._pattern: Any = None
+        self._left = _MOST_SHAPES
+
+    def __call__(self, data: bytes, count: int) -> tuple[list[Sequence[bytes]], list[int]]:
+        """Return the wanted fields of records, and the place behind each, after that of the first."""
+        rows, stops = list[Sequence[bytes]](), [0]
+        while len(rows) < count:
+            if self._pattern is not None:
+                # One match behind the other, as ``re.Scanner`` has it; a search would look behind what is odd.
+                found = [*iter(self._pattern.scanner(data, stops[-1]).match, None)]
+                rows += [match.groups() for match in found]
+                stops += [match.end() for match in found]
+            if len(rows) < count:
+                row, end = self._carefully(data, stops[-1])
+                rows.append(row)
+                stops.append(end)
+        return rows, stops
+
+    def _carefully(self, data: bytes, at: int) -> tuple[list[bytes], int]:
+        """Return the wanted fields of a record and the place behind it, and learn its lengths."""
+        decoder, row, learned = _Decoder(data, at), list[bytes](), list[bytes | None]()
+        for is_wanted, leaves in self._fields:
+            begin = decoder.tell()
+            for leaf in leaves:
+                start = decoder.tell()
+                leaf.read(decoder)
+                learned.append(_shape(leaf, data[start : decoder.tell()]))
+            if is_wanted:
+                is_odd = leaves in ([COUNTS], [BOUNDS]) and learned[-1] is None
+                row.append((_ODD if is_odd else data[begin : begin + 1]) + data[begin + 1 : decoder.tell()])
+        if self._left > 0 and None not in learned:
+            self._left -= 1
+            self._learn([shape or b"" for shape in learned])
+        return row, decoder.tell()
+
+    def _learn(self, learned: Sequence[bytes]) -> None:
+        self._shapes = known = tuple(own | {new} for own, new in zip(self._shapes, learned, strict=True))
+        values, found = iter(known), list[bytes]()
+        for is_wanted, leaves in self._fields:
+            text = b"".join(b"(?:%b)" % b"|".join(sorted(next(values))) for _ in leaves)
+            found.append(b"(%b)" % text if is_wanted else text)
+        self._pattern = re.compile(b"".join(found), re.DOTALL)
+
+
+def _fields(reader: StructReader, wanted: StructType) -> Iterator[tuple[int | None, Reader]]:
+    """Yield the fields of a record as a file has them, with their ids, None for those that nobody wants."""
+    for place, member in reader.field_readers:
+        field = None if place is None else wanted.fields[place]
+        if field is not None and isinstance(field.field_type, StructType) and field.field_type.fields:
+            assert isinstance(member, StructReader)
+            yield from _fields(member, field.field_type)
         else:
-            self._careful(reader.read, found, indent)
-        return found
-
-    def _number(self, found: str, indent: str) -> None:
-        self._add(indent, f"{found} = data[at]", f"if {found} < 128:", f" {found} = small[{found}]; at += 1")
-        self._add(indent, "else:", f" {found}, at = number(data, at)")
-
-    def _struct(self, reader: StructReader, found: str, indent: str) -> str:
-        members = ["None"] * (1 + max((place for place, _ in reader.field_readers if place is not None), default=-1))
-        for place, member in reader.field_readers:
-            if place is None:
-                self._careful(member.skip, "_", indent)
-            else:
-                members[place] = self._read(member, indent)
-        self._add(indent, f"{found} = {self._value(reader.create_struct)}({', '.join(members)})")
-        return found
-
-    def _careful(self, read: Callable[[BinaryDecoder], Any], found: str, indent: str) -> None:
-        self._add(indent, "decoder._at = at", f"{found} = {self._value(read)}(decoder)", "at = decoder._at")
+            yield None if field is None else field.field_id, member
 
 
-_Block = Callable[[bytes, int, _Decoder], tuple[list[Any], int]]
-_SMALL = [(byte >> 1) ^ -(byte & 1) for byte in range(128)]
+def _leaves(reader: Reader) -> Iterator[Reader]:
+    """Yield what reads the values that a field consists of, one behind the other."""
+    if isinstance(reader, StructReader):
+        for _, member in reader.field_readers:
+            yield from _leaves(member)
+    else:
+        yield reader.reader if isinstance(reader, EnumReader) else reader
+
+
+def _shape(reader: Reader, data: bytes) -> bytes | None:
+    """Return a pattern of values with the lengths of one, None if there is none, or it would not find this one."""
+    if isinstance(reader, OptionReader):
+        if data == NOTHING:
+            return NOTHING
+        inner = _shape(reader.option, data[1:]) if data[:1] == _SOMETHING else None
+        return None if inner is None else _SOMETHING + inner
+    if isinstance(reader, IntegerReader):
+        return _NUMBER
+    if isinstance(reader, BinaryReader | StringReader):
+        size = (len(data) - _number(data, 0)[1]) & -_NEAR
+        return _sized(range(size, size + _NEAR))
+    if isinstance(reader, ListReader | MapReader):
+        return _repeated(reader, data)
+    return b".{%d}" % len(data) if not isinstance(reader, StructReader) else None
+
+
+def _encoded(number: int) -> bytes:
+    found, left = bytearray(), number << 1
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
+
+
+def _sized(sizes: Iterable[int]) -> bytes:
+    """Return the pattern of texts of some lengths."""
+    return b"(?:%b)" % b"|".join(re.escape(_encoded(size)) + b".{%d}" % size for size in sizes)
+
+
 _NUMBER = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
-# Bounds have few bytes; what has more, and long lists, are read with care.
-_SHORT = b"|".join(re.escape(bytes([2 * size])) + b".{%d}" % size for size in (8, 4, *range(4), 5, 6, 7, *range(9, 33)))
-_MANY = 1024
+_SIZES = (8, 4, 16, *range(4), 5, 6, 7, *range(9, 16), *range(17, 64))  # of bounds, those that are met often first
+_SHORT, _LONGER = _sized(_SIZES), _sized(range(300))
+
+
+def _repeated(reader: ListReader | MapReader, data: bytes) -> bytes | None:
+    """Return the pattern of lists or maps with as many items, in one piece."""
+    (items, at), value = _number(data, 0), reader.element if isinstance(reader, ListReader) else reader.value
+    if items == 0:
+        return NOTHING
+    is_known = isinstance(reader, ListReader) or isinstance(reader.key, IntegerReader)
+    if not is_known or not isinstance(value, IntegerReader | BinaryReader) or abs(items) >= _MANY:
+        return None
+    head = re.escape(data[:at]) + (_NUMBER if items < 0 else b"")
+    key = b"" if isinstance(reader, ListReader) else _NUMBER
+    for inner in (_NUMBER,) if isinstance(value, IntegerReader) else (_SHORT, _LONGER):
+        found = b"%b(?:%b%b){%d}\x00" % (head, key, inner, abs(items))
+        if re.fullmatch(found, data, re.DOTALL):
+            return found
+    return None
+
+
+_SMALL = [(byte >> 1) ^ -(byte & 1) for byte in range(128)]
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
@@ -197,71 +298,44 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     return (found >> 1) ^ -(found & 1), at + 1
 
 
-def _slice(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return bytes that stand behind their number, and the place behind them."""
-    size, at = _number(data, at)
-    if not at <= (end := at + size) <= len(data):
-        raise EOFError(f"{size} bytes at {at} of {len(data)}")
-    return data[at:end], end
+def values(reader: Reader, pieces: Sequence[bytes]) -> list[Any]:
+    """Return the values of a field of which the bytes are given."""
+    if isinstance(reader, StringReader):
+        return [piece[_number(piece, 0)[1] :].decode() for piece in pieces]
+    is_int = isinstance(reader, IntegerReader)
+    known = {p: _number(p, 0)[0] if is_int else reader.read(_Decoder(p)) for p in {*pieces}}
+    return [known[piece] for piece in pieces]
 
 
-@cache
-def _step(value: bytes, many: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
-    return re.compile(b"(?:%b(?:%b)){%d}" % (_NUMBER, value, many), re.DOTALL).match
+def alike(reader: Reader, pieces: Sequence[bytes], wanted: OptionReader) -> Sequence[bytes]:
+    """Return a field as ``wanted`` reads it, with NULL for what is of another form."""
+    if reader == wanted:
+        return pieces
+    return [_ODD + piece if reader == wanted.option else NOTHING for piece in pieces]
 
 
-@lru_cache(maxsize=2 * _MANY)
-def _steps(value: bytes, items: int) -> list[Callable[[bytes, int], re.Match[bytes] | None]]:
-    """Return what finds the end of so many items: powers of two, so that a few patterns do for all lengths."""
-    return [_step(value, 1 << bit) for bit in range(items.bit_length()) if items >> bit & 1]
+def _starting(numbers: Iterable[int]) -> bytes:
+    """Return the pattern of numbers that begin with one of some bytes."""
+    small, large = (b"[%b]" % b"".join(re.escape(bytes([n])) for n in numbers if (n > 127) == big) for big in (0, 1))
+    return b"(?:%b|%b[\x80-\xff]{0,7}[\x00-\x7f])" % (small, large)
 
 
-def _maps(reader: MapReader) -> Callable[[bytes, int, _Decoder], tuple[Mapping[int, Any], int]]:
-    """Return what reads maps of numbers: it looks where one ends, and leaves what it holds for when it is asked for."""
-    is_int = isinstance(reader.value, IntegerReader)
-    value, decode = (_NUMBER, _number) if is_int else (_SHORT, _slice)
+# How many items there are; if that is negative, and so odd, the bytes of all of them follow.
+_HEAD = b"(?:%b|%b%b)" % (_starting(range(2, 256, 2)), _starting(range(1, 256, 2)), _NUMBER)
 
-    def read(data: bytes, at: int, decoder: _Decoder) -> tuple[Mapping[int, Any], int]:
-        items, start = (_SMALL[byte], at + 1) if (byte := data[at]) < 128 else _number(data, at)
-        if 0 < items < _MANY:
-            end = start
-            for match in _steps(value, items):
-                if (found := match(data, end)) is None:
-                    break
-                end = found.end()
+
+def of_key(reader: OptionReader, pieces: Sequence[bytes], key: int) -> list[Any]:
+    """Return the values that maps as ``COUNTS`` or ``BOUNDS`` reads them have for a key, None for those without one."""
+    value, own = _NUMBER if reader == COUNTS else _SHORT, re.escape(_encoded(key))
+    rest = b"(?:(?!%b)%b%b)*" % (own, _NUMBER, value)
+    text = b"\x02%b(?:%b%b)*?(?:%b(%b)%b)?\x00" % (_HEAD, _NUMBER, value, own, value, rest)
+    match, found, last, own_value = re.compile(text, re.DOTALL).fullmatch, list[Any](), b"", None
+    for piece in pieces:
+        if piece != last:  # as of many counts
+            if (one := match(piece)) is None:
+                own_value = (reader.read(_Decoder(piece)) or {}).get(key)
             else:
-                if data[end] == 0:
-                    return _Map(data[start:end], decode), end + 1
-        decoder._at = at
-        return reader.read(decoder), decoder._at
-
-    return read
-
-
-class _Map(Mapping[int, Any]):
-    """A map whose bytes are decoded when it is asked for a value; they are known to hold one."""
-
-    __slots__ = ("_found", "_read")
-
-    def __init__(self, data: bytes, read: Callable[[bytes, int], tuple[Any, int]]) -> None:
-        self._found: bytes | dict[int, Any] = data
-        self._read = read
-
-    def _all(self) -> dict[int, Any]:
-        if not isinstance(data := self._found, bytes):
-            return data
-        at, found, read = 0, dict[int, Any](), self._read
-        while at < len(data):
-            key, at = (_SMALL[byte], at + 1) if (byte := data[at]) < 128 else _number(data, at)
-            found[key], at = read(data, at)
-        self._found = found
-        return found
-
-    def __getitem__(self, key: int) -> Any:
-        return self._all()[key]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
+                own_value = (raw := one[1]) and (raw[1:] if value is _SHORT else _number(raw, 0)[0])
+            last = piece
+        found.append(own_value)
+    return found

@@ -148,11 +148,24 @@ def _mismatch(name: str, problem: str) -> FormatError:
     return FormatError(f"{name}: {problem}", code="schema-mismatch", hint=hint)
 
 
-def bound_reader(type_: pa.DataType) -> Callable[[bytes], Any]:
-    """Return what reads a bound of a column, as the value or integer that Arrow stores.
+def bound_values(type_: pa.DataType, bounds: Sequence[bytes | None]) -> list[Any]:
+    """Return bounds of a column, as values or integers that Arrow stores.
 
-    It raises ValueError, struct.error or OverflowError for bytes that are no value of the type, or of an older one.
+    None stands for bytes that are no value of the type, or of an older one.
     """
+    if type_ == pa.int64() and {*map(type, bounds)} == {bytes} and {*map(len, bounds)} == {8}:  # type: ignore[arg-type]
+        return [*struct.unpack(f"<{len(bounds)}q", b"".join(bounds))]  # type: ignore[arg-type]
+    read, found = _bound_reader(type_), list[Any]()
+    for raw in bounds:
+        try:
+            found.append(read(raw))
+        except (ValueError, TypeError, OverflowError, struct.error):
+            found.append(None)
+    return found
+
+
+def _bound_reader(type_: pa.DataType) -> Callable[[Any], Any]:
+    """Return what reads a bound; it raises ValueError, TypeError, struct.error or OverflowError."""
     t = pa.types
     if t.is_string(type_):
         return bytes.decode

@@ -7,8 +7,12 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
@@ -26,13 +30,17 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from kartosql.errors import FormatError, KartosqlError, SqlError, first_line, reraise
-from kartosql.formats.iceberg.avro import Records
+from kartosql.formats.arrays import array_of, constant
+from kartosql.formats.iceberg.avro import BOUNDS, COUNTS, LISTS, Records, alike, values
+from kartosql.user_cache import blake2b
+
+if TYPE_CHECKING:
+    from kartosql.user_cache import UserCache
 
 HINT = "version-hint.text"
 MAX_BYTES = 1 << 30  # of a metadata file, once it is no longer compressed
 NEWEST_FORMAT = 3
 _NAME = re.compile(r"v?(\d{1,18})(?:-[^/]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
-_REFERENCED, _OFFSET, _SIZE = 17, 18, 19  # fields of a file in format version 3, which pyiceberg does not name
 _MANIFESTS = Records(
     MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
     {-1: ManifestFile, 508: PartitionFieldSummary},
@@ -43,6 +51,10 @@ _ENTRIES = Records(
     {-1: ManifestEntry, 2: DataFile},
     {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
 )
+_NUMBERS = {"snapshot": 1, "sequence": 3, "content": 134, "rows": 103, "size": 104, "offset": 144, "length": 145}
+# Decoded when they are asked for.
+_RAW = {"nulls": (110, COUNTS), "low": (125, BOUNDS), "high": (128, BOUNDS), "ids": (135, LISTS)}
+_KIND = "iceberg-manifest-1"  # of entries of the cache of the user
 
 Read = Callable[..., bytes]  # of a path that metadata name, or of a range of it
 
@@ -157,43 +169,78 @@ def manifests_of(snapshot: Snapshot, read: Read) -> list[ManifestFile]:
         return found
 
 
-def entries_of(manifest: ManifestFile, read: Read) -> list[ManifestEntry]:
+COLUMNS = dict.fromkeys(("partition", *_NUMBERS), pa.int64()) | dict.fromkeys(("path", "referenced"), pa.string())
+COLUMNS |= dict.fromkeys(_RAW, pa.binary()) | {"is_vector": pa.bool_()}
+
+
+class Entries(NamedTuple):
+    """Live files that a manifest lists, column by column, and the partitions of the ``spec`` that they are in."""
+
+    spec: int
+    partitions: Sequence[tuple[Any, ...]]
+    files: pa.Table  # ``partition`` is the place of one of these
+
+
+def entries_of(manifest: ManifestFile, read: Read, cache: UserCache | None = None) -> Entries:
     """Return the live files that a manifest lists, with the numbers that they inherit from it.
 
     Raises ``unsupported-feature`` for files that are no Parquet files, or encrypted.
     """
     name = manifest.manifest_path
     with decoding(name):
-        found = [entry for entry in _ENTRIES(read(name)) if entry.status != ManifestEntryStatus.DELETED]
-        for entry in found:
-            file = entry.data_file
-            if entry.sequence_number is None:
-                if entry.status != ManifestEntryStatus.ADDED and manifest.sequence_number:
-                    raise invalid(name, f"{file.file_path[:200]!r} has no sequence number")
-                entry.sequence_number = manifest.sequence_number
-            file.spec_id = manifest.partition_spec_id
-            if bool(file.content) != bool(manifest.content):
-                raise invalid(name, f"{file.file_path[:200]!r} is {file.content.name}, unlike the manifest")
-            if file.key_metadata:
-                raise unsupported(file.file_path, "an encrypted file")
-            is_vector = file.file_format == FileFormat.PUFFIN and file.content == DataFileContent.POSITION_DELETES
-            if file.file_format != FileFormat.PARQUET and not is_vector:
-                raise unsupported(file.file_path, f"a file of {file.file_format.name.capitalize()}")
-            if is_vector and None in (file[_REFERENCED], file[_OFFSET], file[_SIZE]):
-                raise invalid(name, f"{file.file_path[:200]!r} is no deletion vector")
-        return found
+        written, files = _kept(read(name), name, cache)
+        if any(bool(content) != bool(manifest.content) for content in pc.unique(files["content"]).to_pylist()):
+            raise invalid(name, f"{files['path'][0].as_py()[:200]!r} is of another content than the manifest")
+        is_bare = pc.and_(pc.is_null(files["sequence"]), pc.invert(files["is_new"]))
+        if manifest.sequence_number and pc.any(is_bare).as_py():
+            raise invalid(name, f"{files['path'].filter(is_bare)[0].as_py()[:200]!r} has no sequence number")
+        encoded = files["partition"].combine_chunks().dictionary_encode()
+        sequence = pc.coalesce(files["sequence"], constant(manifest.sequence_number, pa.int64()))
+        columns = {n: files[n] for n in COLUMNS} | {"sequence": sequence, "partition": encoded.indices.cast(pa.int64())}
+        found = values(_ENTRIES.field(written, 102), encoded.dictionary.to_pylist())
+        partitions = [tuple(record[at] for at in range(len(record))) for record in found]
+        return Entries(manifest.partition_spec_id, partitions, pa.table(columns))
 
 
-def vector_of(file: DataFile) -> tuple[int, int] | None:
-    """Return the place of a deletion vector in its file, and its size; None for a file of another kind."""
-    return (file[_OFFSET], file[_SIZE]) if file.file_format == FileFormat.PUFFIN else None
+def _kept(data: bytes, name: str, cache: UserCache | None) -> tuple[str, pa.Table]:
+    """Return what ``_decoded`` does, from the cache of the user if it is there."""
+    if cache is None:
+        return _decoded(data, name)
+    identity = [blake2b(data).digest()]
+    if (known := cache.get(_KIND, identity)) is not None:
+        written, stream = known
+        return bytes(written).decode(), pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+    text, files = _decoded(data, name)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, files.schema) as out:
+        out.write_table(files)
+    cache.put(_KIND, identity, [text.encode(), memoryview(sink.getvalue())])
+    return text, files
 
 
-def deleted_paths(file: DataFile, path_id: int) -> tuple[str, str] | None:
-    """Return the first and last path of data files of which a file deletes rows, or None if unknown."""
-    if file[_REFERENCED] is not None:
-        return file[_REFERENCED], file[_REFERENCED]
-    low, high = ((bounds or {}).get(path_id) for bounds in (file.lower_bounds, file.upper_bounds))
-    with contextlib.suppress(UnicodeDecodeError):
-        return (low.decode(), high.decode()) if low is not None and high is not None else None
-    return None
+def _decoded(data: bytes, name: str) -> tuple[str, pa.Table]:
+    """Return the schema of a manifest, and the live files that it lists."""
+    written, columns = _ENTRIES.columns(data)
+    status, formats, keys = (values(*columns[id_]) for id_ in (0, 101, 131))
+    found = {n: array_of(values(*columns[id_]), pa.int64()) for n, id_ in _NUMBERS.items()}
+    found |= {n: array_of(values(*columns[id_]), pa.string()) for n, id_ in (("path", 100), ("referenced", 143))}
+    raw = {n: alike(*columns[id_], wanted) for n, (id_, wanted) in _RAW.items()}
+    found |= {n: array_of(pieces, pa.binary()) for n, pieces in (raw | {"partition": columns[102][1]}).items()}
+    found["is_new"] = array_of([s == ManifestEntryStatus.ADDED for s in status], pa.bool_())
+    found["is_vector"] = array_of([f == FileFormat.PUFFIN for f in formats], pa.bool_())
+    files = pa.table(found)
+    is_odd = [f is not FileFormat.PARQUET or bool(k) for f, k in zip(formats, keys, strict=True)]
+    for at, _ in filter(itemgetter(1), enumerate(is_odd)):
+        if status[at] != ManifestEntryStatus.DELETED:
+            _check(files.slice(at, 1).to_pylist()[0], formats[at], bool(keys[at]), name)
+    return written, files.filter(array_of([s != ManifestEntryStatus.DELETED for s in status], pa.bool_()))
+
+
+def _check(file: Mapping[str, Any], format_: FileFormat, is_encrypted: bool, name: str) -> None:
+    """Raise what is wrong with a file that is no plain one of Parquet."""
+    if is_encrypted:
+        raise unsupported(file["path"], "an encrypted file")
+    if file["content"] != DataFileContent.POSITION_DELETES or not file["is_vector"]:
+        raise unsupported(file["path"], f"a file of {format_.name.capitalize()}")
+    if None in (file["referenced"], file["offset"], file["length"]):
+        raise invalid(name, f"{file['path'][:200]!r} is no deletion vector")

@@ -95,8 +95,9 @@ class IcebergTarget:
             data = self._read(manifest.manifest_path)
         if (known := _known.get((number, hashlib.sha256(data).digest()))) is not None:
             return known
-        entries = documents.entries_of(manifest, lambda _: data)
-        found = {e.data_file.file_path: _Listed(e.sequence_number, e.snapshot_id) for e in entries}
+        files = documents.entries_of(manifest, lambda _: data).files
+        told = [files[n].to_pylist() for n in ("path", "sequence", "snapshot")]
+        found = {path: _Listed(*numbers) for path, *numbers in zip(*told, strict=True)}
         return _note(number, data, found)
 
     def _read(self, path: str) -> bytes:
