@@ -208,6 +208,9 @@ class SpanParser(DuckDBParser):
     the tree would be printed.
     """
 
+    # What may be joined within parentheses; without the last one (unnest(...) JOIN t) is none of its sentences.
+    MODIFIABLES = (*DuckDBParser.MODIFIABLES, exp.Unnest)
+
     def _noted(self, start: Token | None, node: Any) -> Any:
         if start is not None and node is not None and self._prev is not None:
             node.meta[_SPAN] = (start.start, self._prev.end + 1)
