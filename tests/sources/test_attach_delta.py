@@ -98,6 +98,9 @@ def test_versions_whose_log_was_cleaned_up_are_gone(con, tmp_path):
     assert failure(con, "FROM d AT (VERSION => 1)").code == "version-gone"
     assert failure(con, "FROM d AT (TIMESTAMP => '2001-01-01')").code == "version-gone"
     assert failure(con, f"ATTACH '{path}' AS o (TYPE delta, VERSION 0)").code == "version-gone"
+    for checkpoint in (path / "_delta_log").glob("*.checkpoint.parquet"):
+        checkpoint.unlink()
+    assert failure(con, f"ATTACH '{path}' AS o (TYPE delta)").code == "delta-invalid-log"
 
 
 TEXTS = [None, "a", "B", "é", "a b", "a/b", "%41", "x=1", "a:b", "''", "𝄞" * 20, "z" * 70]
@@ -524,6 +527,7 @@ def rewritten(made: DeltaTable, old: str, new: str) -> None:
     [
         (lambda m: (m.log / f"{2:020}.json").write_bytes(b'{"add": {"pa'), "torn"),
         (lambda m: (m.log / f"{2:020}.json").write_bytes(b"[]\n"), "no list of actions"),
+        (lambda m: (m.log / f"{m.version:020}.json").write_bytes(b"\n"), "nothing in it"),
         (lambda m: (m.log / f"{2:020}.json").write_bytes(b'{"add": {"path": 5}}\n'), "no list of actions"),
         (lambda m: (m.log / f"{2:020}.json").write_bytes(b'{"add": {"path": "x"}}\n'), "no path or no size"),
         (lambda m: (m.log / f"{2:020}.json").write_bytes(b'{"add": {"path": "x", "size": "big"}}\n'), "odd"),

@@ -606,6 +606,7 @@ def test_metadata_that_contradict_each_other_are_refused(con, table):
         {"partition-specs": [spec]},  # the manifest has no values of it
         {"partition-specs": [{"spec-id": 5, "fields": []}], "default-spec-id": 5},
         {"current-schema-id": 9},
+        {"current-snapshot-id": 77},
         {"properties": {"schema.name-mapping.default": "{"}},
         {"properties": {"schema.name-mapping.default": '[{"field-id": 1}]'}},
         {"schemas": [{"type": "struct", "schema-id": 0, "fields": [{"id": 1}]}]},

@@ -77,6 +77,8 @@ class _Changes:
 
         With ``paths_only`` no more than its path has to be known of a file without a deletion vector.
         """
+        if not data or data.isspace():
+            raise broken(name, "it is torn: there is nothing in it")
         try:
             for line in data.splitlines():
                 if paths_only and (found := _ADD.fullmatch(line)) and b"deletionVector" not in line:
@@ -191,7 +193,8 @@ class Log:
         if failed is not None:
             raise failed
         oldest = min(commits, default=newest)
-        if version < oldest or not any(c <= version for c in (*checkpoints, 0 if 0 in commits else newest + 1)):
+        begins = min([*checkpoints, 0 if 0 in commits else newest])
+        if version < newest and version < max(oldest, begins):
             raise SqlError(
                 f"The version {version} of {self._store.url} cannot be read any more: its log was cleaned up.",
                 code="version-gone",

@@ -148,7 +148,10 @@ def snapshot_of(metadata: TableMetadata, wanted: int | None, moment: int | None,
             raise SqlError(f"{name!r} has no snapshot of that time.", code="no-such-version")
         wanted = passed[-1]
     elif wanted is None:
-        return metadata.current_snapshot()
+        found = metadata.current_snapshot()
+        if found is None and metadata.current_snapshot_id is not None:
+            raise invalid(name, f"there is no snapshot {metadata.current_snapshot_id}, which is the present one")
+        return found
     found = metadata.snapshot_by_id(wanted)
     if found is None and moment is not None:
         raise SqlError(f"The snapshot {wanted} of {name!r}, of that time, has expired.", code="version-gone")
