@@ -267,6 +267,19 @@ def test_a_token_in_each_line_is_a_client(tmp_path):
     assert read_tokens(str(tmp_path / "tokens")).keys() == {"first-token", "other-token"}
 
 
+def test_options_of_the_store_may_be_json_and_are_not_shown(store, monkeypatch):
+    found = []
+    monkeypatch.setattr(command, "connect", lambda url, **given: found.append(given["storage_options"]) or 1 / 0)
+    given = ['a={"b": [1]}', "c=[2]", "d=true", "e=12", "f=x=y", "g="]
+    with pytest.raises(ZeroDivisionError):
+        serve([str(store), *(part for one in given for part in ("--storage-option", one))])
+    assert found == [{"a": {"b": [1]}, "c": [2], "d": True, "e": "12", "f": "x=y", "g": ""}]
+    with pytest.raises(KartosqlError) as caught:
+        serve([str(store), "--storage-option", "a={s3cret"])
+    assert caught.value.code == "invalid-argument"
+    assert "s3cret" not in str(caught.value)
+
+
 def test_other_addresses_need_tokens(store):
     with pytest.raises(KartosqlError, match="can be reached by others"):
         serve([str(store), "--host", "0.0.0.0"])

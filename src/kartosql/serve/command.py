@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from kartosql.errors import UsageError
 from kartosql.opening import connect
-from kartosql.serve.service import Service, is_loopback, read_tokens
+from kartosql.serve.service import Service, is_loopback, parsed, read_tokens
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add("--memory-limit", default="1GB", metavar="SIZE", help="memory of each worker")
     add("--max-bytes", metavar="SIZE", help="bytes of the files that a statement may select")
     add("--audit-log", metavar="F", help="a line of JSON for each statement, without its constants; - is stderr")
-    add("--storage-option", action="append", default=[], metavar="K=V", help="of the filesystem, repeatable")
+    add("--storage-option", action="append", default=[], metavar="K=V", help="of the filesystem; V may be JSON")
     return found
 
 
@@ -48,9 +48,9 @@ def serve(arguments: Sequence[str]) -> int:
         raise UsageError(f"{given.host} can be reached by others.", hint="Give --token-file, or listen on 127.0.0.1.")
     if (given.tls_cert is None) != (given.tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together.")
-    options = dict(option.partition("=")[::2] for option in given.storage_option)
+    options = {name: _value(text) for name, _, text in (one.partition("=") for one in given.storage_option)}
     with contextlib.ExitStack() as stack:
-        connection = connect(
+        opened = connect(
             given.url,
             storage_options=options or None,
             untrusted=True,
@@ -59,7 +59,7 @@ def serve(arguments: Sequence[str]) -> int:
             memory_limit=given.memory_limit,
             max_bytes=given.max_bytes,
         )
-        stack.enter_context(connection)
+        connection = stack.enter_context(opened)
         log = stack.enter_context(_log(given.audit_log))
         if given.stdio:
             from kartosql.serve.mcp import serve_stdio
@@ -68,13 +68,21 @@ def serve(arguments: Sequence[str]) -> int:
             return 0
         service = Service(connection, tokens, log)
         certificates = None if given.tls_cert is None else (given.tls_cert, given.tls_key)
-        ends = [signal.SIGTERM, signal.SIGINT]
-        signals = stack.enter_context(_signals(ends if tokens is None else [*ends, signal.SIGHUP]))
+        ends = [signal.SIGTERM, signal.SIGINT, *([] if tokens is None else [signal.SIGHUP])]
+        signals = stack.enter_context(_signals(ends))
         with _serving(given.host, given.port, given.http_port, service, certificates) as end:
             while os.read(signals, 1)[0] == signal.SIGHUP:
                 _read_again(service, given.token_file)
             end(signals, given.timeout)
     return 0
+
+
+def _value(text: str) -> Any:
+    if text[:1] not in ("{", "[") and text not in ("true", "false"):
+        return text
+    if (found := parsed(text)) is None:  # of the text itself nothing is said, as it may be a credential
+        raise UsageError("The value of a --storage-option begins as JSON, and is none.")
+    return found
 
 
 @contextlib.contextmanager
