@@ -193,10 +193,10 @@ def explore(given: Any, clock: Clock) -> int:
     from trust.explorer import Explorer, programs
 
     every = [p for p in programs() if not given.only or p.seed in given.only]
-    explorer = Explorer(given.faults, given.wakes, given.most, lambda: time.monotonic() < clock.until)
+    explorer = Explorer(given.faults, given.wakes, given.most, given.failures, clock.until)
     states = whole = 0
     for made in every[given.part_of :: given.parts]:
-        if explorer.failures >= given.failures or not explorer.goes_on():
+        if not explorer.goes_on():
             break
         found, is_all = explorer.explore(made)
         states, whole = states + found, whole + is_all

@@ -11,6 +11,7 @@ proves to be more.
 from __future__ import annotations
 
 import itertools
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -255,9 +256,14 @@ class Explorer:
     faults: int = 1
     wakes: int = 1
     most: int = 10**9  # runs of a program, after which it is given up
-    goes_on: Callable[[], bool] = lambda: True
+    most_failures: int = 5
+    until: float = float("inf")  # of the monotonic clock
     runs: int = 0
     failures: int = 0
+
+    def goes_on(self) -> bool:
+        """Return whether there is time, and not enough that failed."""
+        return self.failures < self.most_failures and time.monotonic() < self.until
 
     def explore(self, made: Program) -> tuple[int, bool]:
         """Carry out all orders of a program; return how many states it has, and whether these are all."""

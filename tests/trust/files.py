@@ -206,7 +206,11 @@ class _AtOnce:
         return done
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        return [function(item) for item in items]
+        """Go through them in an order by chance, as threads may."""
+        given = list(items)
+        order = SimFiles.place.scheduler.random.sample(range(len(given)), len(given))
+        done = {at: function(given[at]) for at in order}
+        return [done[at] for at in range(len(given))]
 
     def shutdown(self, *_: object, **__: object) -> None:
         pass

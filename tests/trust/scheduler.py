@@ -37,11 +37,12 @@ class NoEnd(AssertionError):
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of call number ``at`` of an actor."""
+    """What becomes of call number ``at`` of an actor, or of its conditional write of that number."""
 
     actor: int
     at: int
     fate: str
+    is_conditional: bool = False
 
 
 class Actor:
@@ -49,7 +50,7 @@ class Actor:
 
     def __init__(self, number: int, act: Callable[[], None], skew: float) -> None:
         self.number, self.act, self.skew = number, act, skew
-        self.calls = 0
+        self.calls = self.conditional_calls = 0
         self.wakes = 0.0
         self.met = 0  # faults
         self.is_over = self.has_crashed = False
@@ -68,7 +69,9 @@ class Scheduler:
         self.events: list[Any] = []  # operations of actors, which who runs them notes
         self.switches = self.random.choice([0.03, 0.1, 0.3, 1.0])  # how often another one goes on
         self.pauses = self.random.choice([0.0, 0.0, 0.01, 0.05])  # how often one stands still for long
-        self._faults = {(fault.actor, fault.at): fault.fate for fault in faults}
+        self.arrivals = self.random.choice([0.05, 0.05, 0.005])  # how often a write that is late comes at a call
+        self._faults = {(fault.actor, fault.at): fault.fate for fault in faults if not fault.is_conditional}
+        self._faults_of_writes = {(fault.actor, fault.at): fault.fate for fault in faults if fault.is_conditional}
         self._in_flight: list[Callable[[], object]] = []
         self._actors: list[Actor] = []
         self._of_thread = threading.local()
@@ -101,7 +104,7 @@ class Scheduler:
             if self.steps > MOST_STEPS:
                 raise NoEnd(f"{len(alive)} actors did not end after {MOST_STEPS} calls")
             self.now += 0.001
-            if self._in_flight and self.random.random() < 0.05:
+            if self._in_flight and self.random.random() < self.arrivals:
                 self._arrive()
             ready = [actor for actor in alive if actor.wakes <= self.now]
             if not ready:
@@ -183,6 +186,9 @@ class Scheduler:
         self.pause()
         fate = self._faults.get((actor.number, actor.calls))
         actor.calls += 1
+        if conditional:
+            fate = fate or self._faults_of_writes.get((actor.number, actor.conditional_calls))
+            actor.conditional_calls += 1
         puts = name in ("pipe_file", "put_if")
         if fate == "full":
             self._full_until = self.now + self.random.choice([0.0, 0.1, 30.0])

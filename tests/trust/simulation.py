@@ -163,12 +163,20 @@ def program(seed: object, only: Sequence[str] = (), fates: Sequence[str] = ()) -
         for _ in range(random.choice([2, 2, 3, 3, 4, 5]))
     )
     count = random.choice([1, 2, 3] if fates else [0] if only else [0, 0, 1, 1, 2, 3])
-    faults = tuple(
-        Fault(random.randrange(len(actors)), random.choice([random.randrange(25), random.randrange(80)]), fate)
-        for fate in random.choices(fates or FATES, k=count)
-    )
+    faults = tuple(_faults(random, len(actors), random.choices(fates or FATES, k=count)))
     skews = tuple(random.choice([0.0, 0.0, 5.0, -1200.0, 1200.0]) for _ in actors)
     return Program(str(seed), actors, faults, skews, random.random() < 0.3, maker.is_swift or random.random() < 0.5)
+
+
+def _faults(random: Random, actors: int, fates: Sequence[str]) -> Iterator[Fault]:
+    """Yield faults at any calls, or at the first conditional writes; in half of the programs one actor meets all."""
+    one = random.randrange(actors) if random.random() < 0.5 else None
+    for fate in fates:
+        actor = random.randrange(actors) if one is None else one
+        if random.random() < 0.3:
+            yield Fault(actor, random.randrange(5), fate, is_conditional=True)
+        else:
+            yield Fault(actor, random.choice([random.randrange(25), random.randrange(80)]), fate)
 
 
 # -- carrying them out ---------------------------------------------------------------------------------
