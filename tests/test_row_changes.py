@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
+from kartosql.errors import KartosqlError
 from kartosql.statements import row_changes
 from writing import originals
 
@@ -449,6 +450,31 @@ def test_fields_of_structs_are_named_as_in_a_query(con, name):
     con.sql(f"UPDATE q SET st = {{'x': 3}} WHERE {name} = 2")
     con.sql(f"DELETE FROM q WHERE {name} = 1 AND p = 0")
     assert sorted(con.sql("SELECT p, st.x FROM q").rows()) == [(0, 3), (1, 1)]
+
+
+@pytest.mark.parametrize("name", ["AS x", "x"])
+def test_the_table_of_a_change_may_have_another_name_there(con, name):
+    con.sql(f"UPDATE d {name} SET s = x.s || x.i WHERE x.i = 3")
+    con.sql(f"DELETE FROM d {name} WHERE x.i = 1 AND EXISTS (SELECT 1 FROM d WHERE d.i = x.i + 1)")
+    con.sql(f"DELETE FROM d {name} WHERE x.p = 5")
+    assert sorted(con.sql("SELECT i, s FROM d").rows()) == [(2, None), (3, "c3")]
+    con.sql(f"DELETE FROM d {name} WHERE x.p = 0")
+    assert con.sql("SELECT i FROM d").rows() == [(3,)]
+    con.sql(f"UPDATE c {name} SET w = x.v WHERE x.v = 10")
+    con.sql(f"DELETE FROM c {name} DATASETS (w) WHERE x.v = 11")
+    con.sql(f"DELETE FROM c {name} WHERE x.p = 1")
+    assert con.sql("SELECT v, w FROM c").rows() == [(10, 10)]
+    with pytest.raises(KartosqlError, match=r"no column 'd\.i'"):
+        con.sql(f"DELETE FROM d {name} WHERE d.i = 3 AND x.s = 'c3'")
+
+
+@pytest.mark.parametrize(
+    "text", ["UPDATE d SET s = n.s FROM n WHERE d.i = n.i", "DELETE FROM d USING n WHERE d.i = n.i"]
+)
+def test_changes_by_other_tables_are_led_to_merge(con, text):
+    with pytest.raises(KartosqlError) as caught:
+        con.sql(text)
+    assert "MERGE INTO" in (caught.value.hint or "")
 
 
 def test_parameters_stand_for_the_same_values_wherever_they_are(con):

@@ -128,7 +128,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangeRows(WriteTo):
-    """UPDATE t SET a = value, ... WHERE condition, and what DELETE and MERGE have in common with it.
+    """UPDATE t [[AS] a] SET b = value, ... WHERE condition, and what DELETE and MERGE have in common with it.
 
     MERGE INTO t USING s ON (keys) has a ``source``, names of its rows and of the target's, ``keys`` of both, and
     ``inserts`` for rows of the source that match none of the target.
@@ -144,7 +144,7 @@ class ChangeRows(WriteTo):
 
 @dataclass(frozen=True)
 class Delete(WriteTo):
-    """DELETE FROM t [DATASETS (...)] WHERE condition.
+    """DELETE FROM t [[AS] a] [DATASETS (...)] WHERE condition.
 
     ``query`` is ``FROM t WHERE condition``, with every character in its place; ``has_query``
     tells of a query in the condition. Rows are deleted ``by_row`` where it does not hold for whole partitions.
@@ -313,6 +313,7 @@ FORMS = {
 _FOLDER = "Expected a folder or URL in single quotes."
 _TYPED = ("DATE", "TIMESTAMP")
 _CONDITION = {"expressions", "from_", "where"}
+_BEHIND_TARGET = ("DATASETS", "USING", "WHERE")  # of a DELETE, so no other name for it
 _REWRITES = {"RENAME": "RENAME (a AS b)", "DROP": "EXCLUDE (a)", "ALTER": "REPLACE (CAST(a AS type) AS a)"}
 _BRACKETS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
@@ -591,10 +592,15 @@ class _WriteCursor(TokenCursor):
     def delete(self) -> Delete:
         start = self.tokens[self.at - 1].start
         target = self.named()
+        shown = self.alias() if self.token is not None and self.keyword() not in _BEHIND_TARGET else ""
+        end = self.tokens[self.at - 1].end + 1
         datasets = self.some_columns("dataset") if self.take("DATASETS") else None
         if self.keyword() != "WHERE":
-            raise self.fail("Expected WHERE and a condition.", "WHERE true deletes all rows.")
-        query = self.aligned((0, start), (target.span[1], self.tokens[self.at].start))
+            hint = "WHERE true deletes all rows."
+            if self.word() == "USING":
+                hint = "Other tables stand in queries, or in MERGE INTO t USING s ON (key) WHEN MATCHED THEN DELETE."
+            raise self.fail("Expected WHERE and a condition.", hint)
+        query = self.aligned((0, start), (end, self.tokens[self.at].start))
         tree = query.tree
         has_query = False
         if tree is not None:  # what could not be read is left to the engine to explain
@@ -602,7 +608,7 @@ class _WriteCursor(TokenCursor):
                 raise self.fail("DELETE ends with the condition of its WHERE.", span=span_of(tree))
             has_query = tree.args["where"].find(exp.Query) is not None
         self.at += 1
-        by_row = ChangeRows(self.text, target, (Action(self.expression(), None),))
+        by_row = ChangeRows(self.text, target, (Action(self.expression(), None),), target_name=shown)
         return Delete(self.text, target, datasets, query, has_query, by_row)
 
     # -- single rows -------------------------------------------------------------------------
@@ -627,10 +633,12 @@ class _WriteCursor(TokenCursor):
 
     def update(self) -> ChangeRows:
         target = self.named()
+        shown = "" if self.token is None or self.keyword() == "SET" else self.alias()
         self.expect("SET")
         values = self.assignments("WHERE")
-        self.expect("WHERE")
-        return ChangeRows(self.text, target, (Action(self.expression(), values),))
+        if not self.take("WHERE"):
+            raise self.fail("Expected WHERE and a condition.", "WHERE true changes all rows.")
+        return ChangeRows(self.text, target, (Action(self.expression(), values),), target_name=shown)
 
     def merge(self) -> ChangeRows:
         target = self.named()

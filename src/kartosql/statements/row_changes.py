@@ -220,7 +220,9 @@ class _RowChange:
     def _parsed(self, text: str) -> Any:
         select = self._session.parse(text)
         if not isinstance(select, Select) or select.tree is None:
-            raise self._refused("not-supported", "Only the engine can read this statement, so its rows are not known.")
+            message = "Only the engine can read this statement, so its rows are not known."
+            hint = "Other tables stand in queries, or in MERGE INTO t USING s ON (key) WHEN MATCHED THEN UPDATE SET ..."
+            raise self._refused("not-supported", message, hint)
         return select
 
     def _query(self, text: str, table: Table | None = None, source: pa.Table | None = None) -> SelectQuery:
