@@ -203,8 +203,8 @@ MUTATIONS = [
     Mutation("files without statistics match nothing", STATISTICS, "frozenset(new),", "frozenset(found),", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a row group without statistics matches nothing", "parquet.py", "return None if None in told else told", "return [g for g in told if g is not None]", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a file's first row group speaks for all", "parquet.py", "for chunk in chunks]", "for chunk in chunks[:1]]", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
-    Mutation("dictionaries of texts hold what rows have", "formats/parquet_pages.py", "return size <= 1 or len(used) == size", "return True", by="tests/formats/test_parquet_pages.py::test_texts_of_a_dictionary_that_no_row_has_are_left_to_arrow"),
-    Mutation("plain pages behind a dictionary hold nothing new", "formats/parquet_pages.py", "elif head[5][2] in (_PLAIN_DICTIONARY, _RLE_DICTIONARY) and size:", "elif size:", by="tests/formats/test_parquet_pages.py::test_values_by_pages_are_those_of_the_rows"),
+    Mutation("dictionaries of texts hold what rows have", "formats/parquet_pages.py", "return size <= 1\n", "return True\n", by="tests/formats/test_parquet_pages.py::test_texts_of_a_dictionary_that_no_row_has_are_left_to_arrow"),
+    Mutation("plain pages behind a dictionary hold nothing new", "formats/parquet_pages.py", "elif head[5][2] in _BY_NUMBER and size:", "elif size:", by="tests/formats/test_parquet_pages.py::test_values_by_pages_are_those_of_the_rows"),
     # -- row counts and extremes
     Mutation("extremes of floats are exact", LIMITS, "if not pa.types.is_floating(known.type) else None", "", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
     Mutation("bounds that were cut are values", STATISTICS, "if not self.are_exact and not all(compress(self.exact, mask)):", "if False:", by="tests/plan/test_leading_files.py"),

@@ -209,7 +209,7 @@ class SpanParser(DuckDBParser):
     """
 
     # What may be joined within parentheses; without the last one (unnest(...) JOIN t) is none of its sentences.
-    MODIFIABLES: Any = (*DuckDBParser.MODIFIABLES, exp.Unnest)
+    MODIFIABLES: ClassVar[Any] = (*DuckDBParser.MODIFIABLES, exp.Unnest)
 
     def _noted(self, start: Token | None, node: Any) -> Any:
         if start is not None and node is not None and self._prev is not None:
