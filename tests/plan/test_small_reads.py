@@ -15,7 +15,6 @@ import pytest
 
 import kartosql
 from kartosql.errors import KartosqlError
-from kartosql.parquet import FooterCache
 from kartosql.plan import small_reads
 from kartosql.plan.small_reads import Output, ReadShape, SmallRead
 from kartosql.store import Store
@@ -254,9 +253,7 @@ def test_a_long_text_of_all_rows_is_held_once(tmp_path, monkeypatch):
         wanted = ({"i": 7, "s": long}, {"q": 1})
         size = (tmp_path / "x.parquet").stat().st_size
         items = [Output("s", pa.string(), "s")]
-        reads = [
-            SmallRead(["x.parquet"], [size], ReadShape(items, schema, [], FooterCache()), values) for values in wanted
-        ]
+        reads = [SmallRead(["x.parquet"], [size], ReadShape(items, schema, [], None), values) for values in wanted]
         one, every = [read.run(Store(str(tmp_path))) for read in reads]
     finally:
         pa.set_memory_pool(pa.default_memory_pool())

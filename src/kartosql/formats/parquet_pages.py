@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from mmap import mmap
 from typing import Any
@@ -36,7 +37,7 @@ def distinct_values(file: bytes | mmap, footer: bytes, layout: FooterLayout, col
     type_ = next((t for t in types if leaf is not None and decoder(leaf, t) is not None), None)
     if leaf is None or type_ is None:
         raise ValueError("a column of another kind")
-    chunks = layout.chunks(footer, name) or ()
+    chunks = layout.chunks(footer, name, places_only=True) or ()
     return pa.concat_arrays([values for chunk in chunks for values in _of_chunk(file, chunk, leaf, type_)])
 
 
@@ -144,7 +145,7 @@ def _number(body: bytes, at: int, place: int) -> int:
 
 
 def rows_with(
-    file: bytes, footer: bytes, layout: FooterLayout, types: Mapping[str, pa.DataType], wanted: Mapping[str, int]
+    file: bytes, footer: bytes, layout: FooterLayout, types: Mapping[str, pa.DataType], wanted: Mapping[str, Any]
 ) -> tuple[dict[str, list[Any]], int]:
     """Return columns of the rows in which those of ``wanted``, of whole numbers, have these values, and the row groups.
 
@@ -159,13 +160,11 @@ def rows_with(
     found: dict[str, list[Any]] = {name: [] for name in types}
     for group in zip(*chunks, strict=True):
         parts = {name: _FixedColumn(file, chunk, leaves[name]) for name, chunk in zip(types, group, strict=True)}
-        first, *others = wanted.items()
-        places = parts[first[0]].places(first[1])
-        for name, value in others:
-            raw = parts[name].raw(value)
-            places = [at for at, has in zip(places, parts[name].values(places), strict=True) if has == raw]
-        for (name, part), decode in zip(parts.items(), decoders, strict=True):
-            found[name].extend(map(decode, part.values(places)))  # type: ignore[arg-type]
+        places: list[int] | None = None
+        for name, value in wanted.items():
+            places = parts[name].places(value, places)
+        for (name, part), decode in zip(parts.items(), decoders, strict=True) if places else ():
+            found[name].extend(map(decode, part.values(places or ())))  # type: ignore[arg-type]
         if len({part.rows for part in parts.values()}) > 1:
             raise ValueError("columns of different lengths")
     return found, len(chunks[0])
@@ -180,11 +179,11 @@ class _FixedColumn:
             raise ValueError("a column of another kind, or many rows")
         self._length, self._leaf, self._codec = leaf.length, leaf, _CODECS[chunk[4]]
         self._dictionary, self.rows = b"", 0
-        self._pages: list[tuple[int, int, tuple[dict[int, Any], bytes]]] = []  # each with its first row and rows
+        self._pages: list[tuple[int, int, dict[int, Any], bytes]] = []  # each with its first row and rows
         self._bodies: dict[int, tuple[bool, bytes]] = {}  # of pages, by their first rows
         for head, page in _pages(file, chunk):
             if head[1] != _DICTIONARY_PAGE:
-                self._pages.append((self.rows, head[5][1], (head, page)))
+                self._pages.append((self.rows, head[5][1], head, page))
                 self.rows += head[5][1]
             elif self._dictionary or head[7][2] not in (_PLAIN, _PLAIN_DICTIONARY):
                 raise ValueError("a dictionary of another kind")
@@ -201,34 +200,31 @@ class _FixedColumn:
             self._bodies[first] = kind == _PLAIN, body
         return self._bodies[first]
 
-    def raw(self, value: int) -> bytes:
-        """Return the bytes of a value, none if it is beyond the type."""
-        is_within = -1 << 8 * self._length - 1 <= value < 1 << 8 * self._length - 1
-        return value.to_bytes(self._length, "little", signed=True) if is_within else b""
-
-    def places(self, value: int) -> list[int]:
-        """Return the rows with a value."""
-        found, raw = list[int](), self.raw(value)
+    def places(self, value: int, among: Sequence[int] | None) -> list[int]:
+        """Return the rows with a value, by default among all; raises OverflowError if it is beyond the type."""
+        raw, found = value.to_bytes(self._length, "little", signed=True), list[int]()
+        if among is not None:
+            return [at for at, has in zip(among, self.values(among), strict=True) if has == raw]
         numbers = {*_places(self._dictionary, raw)}
-        for first, rows, page in self._pages if raw else ():
-            is_plain, data = self._body(first, rows, *page)
-            if not is_plain and numbers and rows > _MAX_NUMBERED:
+        for first, rows, head, page in self._pages:
+            is_plain, data = self._body(first, rows, head, page)
+            if is_plain:
+                found += [first + at for at in _places(data, raw)]
+            elif numbers:
+                numbered = enumerate(_numbers(data, range(min(rows, _MAX_NUMBERED))), first)
+                found += [at for at, number in numbered if number in numbers]
+            if len(found) > _MAX_FOUND or (numbers and not is_plain and rows > _MAX_NUMBERED):
                 raise ValueError("many rows")
-            of_rows = enumerate(_numbers(data, range(rows))) if numbers and not is_plain else ()
-            of_page = _places(data, raw) if is_plain else (at for at, number in of_rows if number in numbers)
-            found += [first + at for at in of_page]
-        if len(found) > _MAX_FOUND:
-            raise ValueError("many rows")
         return found
 
     def values(self, places: Sequence[int]) -> list[bytes]:
         """Return the values of rows, which are in order."""
         length, found = self._length, list[bytes]()
-        for first, rows, page in self._pages:
+        for first, rows, head, page in self._pages:
             if some := [at - first for at in places if first <= at < first + rows]:
-                is_plain, data = self._body(first, rows, *page)
+                is_plain, data = self._body(first, rows, head, page)
                 if not is_plain:
-                    some, data = list(_numbers(data, some)), self._dictionary
+                    some, data = _numbers(data, some), self._dictionary
                 found += [data[at * length : (at + 1) * length] for at in some]
         if any(len(value) < length for value in found):
             raise ValueError("a page is damaged")
@@ -237,21 +233,19 @@ class _FixedColumn:
 
 def _places(values: bytes, raw: bytes) -> Iterator[int]:
     """Yield where a value is among others of its length."""
-    at = values.find(raw) if raw else -1
+    at = values.find(raw)
     while at >= 0:
         if at % len(raw) == 0:
             yield at // len(raw)
         at = values.find(raw, at + 1)
 
 
-def _numbers(body: bytes, places: Sequence[int]) -> Iterator[int]:
-    """Yield the numbers that rows of a page have, which are in order."""
-    waiting = iter(places)
-    place = next(waiting, None)
+def _numbers(body: bytes, places: Sequence[int]) -> list[int]:
+    """Return the numbers that rows of a page have, which are in order."""
+    found = list[int]()
     for first, count, at, is_packed in _runs(body):
-        while place is not None and place < first + count:
-            yield _number(body, at, place - first if is_packed else 0)
-            place = next(waiting, None)
-        if place is None:
-            return
+        some = places[len(found) : bisect_left(places, first + count)]
+        found += [_number(body, at, place - first if is_packed else 0) for place in some]
+        if len(found) == len(places):
+            return found
     raise ValueError("a page is damaged")

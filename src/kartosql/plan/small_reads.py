@@ -53,7 +53,7 @@ class ReadShape(NamedTuple):
     items: Sequence[Output]
     schema: pa.Schema
     compared: Sequence[tuple[str, Span]]
-    footers: FooterCache  # schemas of the files that were read
+    footers: FooterCache | None  # schemas of the files that were read; None if not by pages
 
 
 class SmallRead(NamedTuple):
@@ -88,14 +88,13 @@ class SmallRead(NamedTuple):
         schema, footers, groups = self.shape.schema, self.shape.footers, 0
         types = dict(zip(schema.names, schema.types, strict=True))
         found: dict[str, list[Any]] = {name: [] for name in types}
-        wanted = {name: value for name, value in self.values.items() if isinstance(value, int)}
-        if len(wanted) < len(self.values):
+        if footers is None:
             return None
         with contextlib.suppress(*DAMAGE, pa.ArrowException, OSError):
             for data in contents:
                 footer = footer_of(data) or b""
                 footers.recognise(footer)
-                of_file, count = rows_with(data, footer, footers.layout(footer), types, wanted)
+                of_file, count = rows_with(data, footer, footers.layout(footer), types, self.values)
                 groups += count
                 for name, values in of_file.items():
                     found[name] += values
@@ -178,11 +177,9 @@ def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -
     if ("small", id(table)) not in known:
         known["small", id(table)] = table, _shape(bound, scan.occurrences[0].occurrence, table)
     shape: ReadShape | None = known["small", id(table)][1]
-    if shape is None:
+    if shape is None or (shape.footers is None and len(keys) > MAX_BY_ARROW):
         return None
     values = dict[str, int | str]()
-    if len(keys) > MAX_BY_ARROW and any(type_ in (pa.string(), pa.bool_()) for type_ in shape.schema.types):
-        return None
     for name, (start, end) in shape.compared:
         # The tree is that of a statement that may differ in constants.
         value = _constant(bound.select.text[start:end], shape.schema.field(name).type)
@@ -215,7 +212,8 @@ def _shape(bound: BoundQuery, occurrence: Occurrence, table: FileTable) -> ReadS
     compared = [(atom.this.name, span) for atom, span in zip(atoms, places, strict=True) if span is not None]
     if len({item.name for item in known}) < len(items) or len(dict(compared)) < len(atoms):
         return None
-    return ReadShape(known, pa.schema(types.items()), compared, FooterCache())
+    has_others = any(type_ in (pa.string(), pa.bool_()) for type_ in types.values())
+    return ReadShape(known, pa.schema(types.items()), compared, None if has_others else FooterCache())
 
 
 def _aggregated(item: exp.Expression) -> tuple[str, exp.Expression | None]:
