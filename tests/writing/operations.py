@@ -2,7 +2,8 @@
 
 The server forks a process for each line that it reads, ``[operation, folder, step, phase]``, and
 answers with the signal or status by which it ended. It has no threads of its own that a fork
-would lose.
+would lose. Without a step the operation is carried out, and the names of its steps are printed; with
+a folder in place of a phase, a copy of the store is left there for each kill that would look different.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import shutil
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +25,7 @@ from kartosql.formats.kartothek.metadata import HISTORY
 from kartosql.store import Store, syscalls
 
 CUBE = kartosql.Cube("c", "x", "p", index_columns="i")
+CHANGING = ("create", "write", "mkdir", "link", "rename", "unlink", "rmdir")  # steps after which a disk looks different
 
 
 def seed(*x: int) -> pa.Table:
@@ -153,11 +157,56 @@ def record_names() -> list[str]:
     return names
 
 
+def copy_store(folder: str, target: str) -> None:
+    """Copy a store and what was exported beside it."""
+    shutil.copytree(folder, target)
+    if os.path.isdir(f"{folder}-odf"):
+        shutil.copytree(f"{folder}-odf", f"{target}-odf")
+
+
+def copy_at_steps(folder: str, target: str) -> list[str]:
+    """Copy the store before the first step that follows, in the middle of each write, and after each change.
+
+    A copy is what a process that is killed there would leave. While it is made, no thread takes a step.
+    """
+    names: list[str] = []
+    lock = threading.RLock()
+
+    def copied(at: int, phase: str) -> None:
+        copy_store(folder, os.path.join(target, f"{at}-{phase}"))
+
+    def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any) -> Any:
+            with lock:
+                at = len(names)
+                names.append(name)
+                if not at:
+                    copied(at, "before")
+                if name == "write" and len(args[1]) > 1:
+                    data = bytes(args[1])
+                    half = real(args[0], data[: len(data) // 2])
+                    copied(at, "in")
+                    result = half + real(args[0], data[half:])
+                else:
+                    result = real(*args)
+                if name in CHANGING:
+                    copied(at, "after")
+                return result
+
+        return step
+
+    for name in crashes.NAMES:
+        setattr(syscalls, name, wrapped(name, getattr(syscalls, name)))
+    return names
+
+
 def _child(name: str, folder: str, at: int | None, phase: str) -> None:
     try:
-        names = record_names() if at is None else []
+        names: list[str] = []
         if at is not None:
             crashes.install(at, phase)
+        else:
+            names = copy_at_steps(folder, phase) if phase else record_names()
         act(name, folder)
         if at is None:
             print(json.dumps(names), flush=True)
