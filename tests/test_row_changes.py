@@ -282,6 +282,11 @@ MERGE = "MERGE INTO d USING (SELECT 1 AS i, 'x' AS s) AS n ON (i)"
         ("UPDATE d SET s = $q WHERE i = 1", "invalid-parameters", None),
         ("UPDATE d SET s = 'x' WHERE random() < i", "invalid-condition", "d"),
         ("DELETE FROM d WHERE i IN (SELECT i FROM d LIMIT 1)", "invalid-condition", "d"),
+        ("UPDATE d SET i = i + max(i) WHERE i = 1", "invalid-query", "d"),
+        ("UPDATE d SET s = 'x' WHERE i = count(*) FILTER (i > 0)", "invalid-query", "d"),
+        ("DELETE FROM d WHERE sum(i) > 1", "invalid-query", "d"),
+        ("UPDATE c SET v = max(v) WHERE v = 11", "invalid-query", "c"),
+        (f"{MERGE} WHEN MATCHED THEN UPDATE SET s = max(n.s)", "invalid-query", "d"),
         ("DELETE FROM d WHERE COLUMNS(*) = 1", "not-supported", "d"),
         ("DELETE FROM d WHERE d::VARCHAR LIKE '%1%'", "not-supported", "d"),
         ("DELETE FROM d WHERE hash(d.*) > 0", "not-supported", "d"),
@@ -407,6 +412,13 @@ def test_a_column_with_the_name_of_one_that_rows_get_here_is_refused(con, sql):
     assert caught.value.code == "not-supported"
     assert "kartosql_" in caught.value.message
     assert con.sql("SELECT count(*) FROM odd").rows() == [(1,)]
+
+
+def test_values_may_hold_windows_and_aggregates_of_queries(con):
+    con.sql("UPDATE d SET i = (SELECT max(i) FROM d) + 1 WHERE i < (SELECT max(i) FROM d)")
+    assert len({i for (i,) in con.sql("SELECT i FROM d").rows()}) == 2
+    con.sql("UPDATE d SET i = sum(i) OVER () WHERE true")
+    assert len({i for (i,) in con.sql("SELECT i FROM d").rows()}) == 1
 
 
 def test_a_change_of_no_row_commits_nothing(con):

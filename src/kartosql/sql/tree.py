@@ -375,6 +375,11 @@ def names_whole_rows(tree: exp.Expression, names: Collection[str]) -> bool:
     return any(not c.table and c.name.lower() in lower for c in tree.find_all(exp.Column))
 
 
+def aggregates(tree: exp.Expression) -> bool:
+    """Return whether a SELECT makes one row of many by itself, not in windows or in a query within it."""
+    return any(found.find_ancestor(exp.Window, exp.Select) is tree for found in tree.find_all(exp.AggFunc))
+
+
 MAX_TEXTS = 64
 MAX_SHAPES = 256
 LONG_TEXT = 20_000  # characters; the trees of longer texts are not kept

@@ -24,7 +24,7 @@ from kartosql.result import Query
 from kartosql.session import Request
 from kartosql.sql import Select, parse
 from kartosql.sql import write_statements as ws
-from kartosql.sql.tree import edited, names_whole_rows, placeholders, tokens_of
+from kartosql.sql.tree import aggregates, edited, names_whole_rows, placeholders, tokens_of
 from kartosql.sql.undetermined import undetermined
 from kartosql.statements import targets
 from kartosql.statements.query_rows import QueryRows
@@ -277,8 +277,12 @@ class _RowChange:
             raise self._refused("not-supported", f"The column {min(taken)!r} has the name of one that rows get here.")
         own = self._statement.target_name or self._statement.target.last
         names = {own, self._statement.source_name}.difference(self._types)
-        if names_whole_rows(self._parsed(f"SELECT {', '.join([text, *values])}").tree, names):
+        tree = self._parsed(f"SELECT {', '.join([text, *values])}").tree
+        if names_whole_rows(tree, names):
             raise self._refused("not-supported", "Conditions and values name their columns one by one here.")
+        if aggregates(tree):
+            message = "Conditions and values are of one row each, so they hold no aggregates."
+            raise self._refused("invalid-query", message, "Use a query of its own, such as (SELECT max(a) FROM t).")
         reason = undetermined(self._parsed(f"SELECT {text}").tree)
         if reason:
             message = f"The condition does not determine which rows it is about: {reason}."
