@@ -59,7 +59,7 @@ class Session:
         self._state = state = session_pool.take(self.store, self._modes)
         self.store, self.mounts, self.metadata, self.plans = state.store, state.mounts, state.metadata, state.plans
         self.parse = state.texts.parse
-        self.user_cache = UserCache(cache_folder(self.settings["cache"]))
+        self.user_cache = self.store.proofs = UserCache(cache_folder(self.settings["cache"]))
         if not self.store.is_local and self.user_cache.folder is not None:
             from kartosql.store.kept import KeptObjects
 

@@ -1,7 +1,8 @@
 """Measure an append to a dataset of 100,000 partitions with an index: ``python -m tests.benchmarks.committing``.
 
 Each run is a process of its own that has imported everything. The first append reads and parses the metadata; the
-second one of the same connection shows what is left then.
+second one of the same connection shows what is left then. With ``--writers 16 --appends 50`` so many append at
+once, and each append has to be in document and index afterwards.
 """
 
 from __future__ import annotations
@@ -44,8 +45,43 @@ def append(folder: str, kind: str, number: int) -> dict[str, list[float]]:
     return found
 
 
-def check(folder: str, partitions: int, runs: int) -> None:
-    """Raise AssertionError unless all partitions and the appended rows are in document and index."""
+def append_as(folder: str, writer: int, appends: int) -> list[float]:
+    """Append as one of several writers, each time to a partition of its own; return the seconds of each."""
+    import pyarrow as pa
+
+    import kartosql
+
+    times = []
+    with kartosql.connect(folder) as con:
+        for number in range(appends):
+            value = -1 - writer * appends - number
+            started = time.perf_counter()
+            con.append_to_dataset("t", pa.table({"p": [value], "i": [value], "v": [0.5]}))
+            times.append(time.perf_counter() - started)
+    return times
+
+
+def race(writers: int, appends: int, partitions: int) -> Figure:
+    """Let processes append to one dataset at once, and look whether each append is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        metadata.child("--make", folder, KINDS[0], str(partitions))
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.committing", "--race", folder]
+        started = time.perf_counter()
+        processes = [
+            subprocess.Popen([*command, str(writer), str(appends)], stdout=subprocess.PIPE, text=True)
+            for writer in range(writers)
+        ]
+        times = sorted(seconds for process in processes for seconds in json.loads(process.communicate()[0]))
+        elapsed = time.perf_counter() - started
+        lost = partitions + writers * appends - check(folder)
+    assert all(process.returncode == 0 for process in processes)
+    name = f"{writers} processes x {appends} appends to {partitions:,} partitions: lost"
+    details = f"{elapsed:.0f} s; p50 {times[len(times) // 2]:.2f} s, p99 {times[int(0.99 * len(times))]:.2f} s"
+    return Figure(name, "0", str(lost), not lost, details)
+
+
+def check(folder: str) -> int:
+    """Return how many partitions there are; raise AssertionError unless all of them are in the index, too."""
     import pyarrow.compute as pc
 
     from kartosql.formats.kartothek.snapshot import Snapshot
@@ -55,8 +91,9 @@ def check(folder: str, partitions: int, runs: int) -> None:
     store = Store(folder)
     table = Snapshot(store).dataset("t").tables["table"]
     index = StoredIndex(store, table.indices["i"].key, "i").read()
-    assert len(table.labels) == partitions + 2 * runs
-    assert pc.sum(pc.list_value_length(index["partition"])).as_py() == partitions + 2 * runs
+    assert len({*table.labels}) == len(table.labels)
+    assert pc.sum(pc.list_value_length(index["partition"])).as_py() == len(table.labels)
+    return len(table.labels)
 
 
 def measure(kind: str, partitions: int, runs: int) -> Figure:
@@ -69,7 +106,7 @@ def measure(kind: str, partitions: int, runs: int) -> Figure:
             command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.committing", "--append", folder, kind]
             answer = subprocess.run([*command, str(number)], check=True, capture_output=True, text=True).stdout
             found.append(json.loads(answer))
-        code = f"from tests.benchmarks.committing import check; check({folder!r}, {partitions}, {runs})"
+        code = f"from tests.benchmarks.committing import check; assert check({folder!r}) == {partitions + 2 * runs}"
         subprocess.run([sys.executable, "-c", code], check=True)
     first, second = (sorted(f["elapsed"][i] for f in found)[runs // 2] for i in (0, 1))
     cpu, next_cpu = (sorted(f["cpu"][i] for f in found)[runs // 2] for i in (0, 1))
@@ -86,11 +123,21 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--kinds", nargs="+", default=KINDS)
     parser.add_argument("--append", nargs=3, metavar=("FOLDER", "KIND", "NUMBER"), help=argparse.SUPPRESS)
+    parser.add_argument("--writers", type=int, default=0, help="let so many processes append at once")
+    parser.add_argument("--appends", type=int, default=50, help="of each of them")
+    parser.add_argument("--race", nargs=3, metavar=("FOLDER", "WRITER", "APPENDS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.race:
+        print(json.dumps(append_as(given.race[0], int(given.race[1]), int(given.race[2]))))
+        return 0
     if given.append:
         print(json.dumps(append(given.append[0], given.append[1], int(given.append[2]))))
         return 0
     print(HEAD)
+    if given.writers:
+        found = race(given.writers, given.appends, given.partitions)
+        print(row(found))
+        return 0 if found.ok else 1
     ok = True
     for kind in given.kinds:
         found = measure(kind, given.partitions, given.runs)

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,11 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_document(tmp_path, act, be
 # -- power loss ----------------------------------------------------------------------------
 
 
-def violations(root, monkeypatch, drop=None) -> tuple[list[str], int]:
-    """Commit three times, delete, commit again; return what a power loss breaks, and how many states were looked at."""
+def violations(root, monkeypatch, drop=None, pause=0.0) -> tuple[list[str], int]:
+    """Commit three times, delete, commit again; return what a power loss breaks, and how many states were looked at.
+
+    Before each commit there is a ``pause`` of some seconds.
+    """
     store = Store(str(root), create=True)
     if drop is not None:
         monkeypatch.setattr(syscalls, drop, lambda *args: None)
@@ -101,12 +105,14 @@ def violations(root, monkeypatch, drop=None) -> tuple[list[str], int]:
     version = None
     for i in range(3):
         key = f"u/table/p={i % 2}/{i}.parquet"
+        time.sleep(pause)
         with store.output(key) as file:
             file.write(b"rows of " + key.encode())
         version = store.put_if(DOC, f"{i} {key}".encode(), version)
         recorder.mark(i)
     store.delete_if(DOC, version)
     recorder.mark("deleted")
+    time.sleep(pause)
     with store.output("u/table/last.parquet") as file:
         file.write(b"rows of u/table/last.parquet")
     store.put_if(DOC, b"4 u/table/last.parquet", None)
@@ -139,6 +145,54 @@ def test_no_power_loss_loses_or_tears_what_was_acknowledged(tmp_path, monkeypatc
     found, count = violations(tmp_path / "store", monkeypatch)
     assert found == []
     assert count > 200
+
+
+def test_folders_that_are_known_to_be_on_the_disk_are_not_needed_after_a_power_loss(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_commit, "_SETTLED_NS", 20_000_000)
+    assert violations(tmp_path / "store", monkeypatch, pause=0.05)[0] == []
+
+
+def test_a_folder_is_brought_to_the_disk_again_only_if_a_name_came_or_went(tmp_path, monkeypatch):
+    store, folders = Store(str(tmp_path)), []
+    real = syscalls.fsync_folder
+    monkeypatch.setattr(syscalls, "fsync_folder", lambda path: (folders.append(path), real(path)))
+
+    def synced(key):
+        folders.clear()
+        with store.output(key) as file:
+            file.write(b"rows")
+        return [os.path.relpath(path, tmp_path) for path in folders]
+
+    monkeypatch.setattr(local_commit, "_SETTLED_NS", 1 << 60)  # nothing is that old
+    assert synced("u/table/p=1/a") == ["u/table/p=1", "u/table", "u", "."]
+    assert synced("u/table/p=1/b") == ["u/table/p=1", "u/table", "u", "."]
+    monkeypatch.setattr(local_commit, "_SETTLED_NS", 20_000_000)
+    time.sleep(0.05)
+    assert synced("u/table/p=1/c") == ["u/table/p=1", "u/table", "u", "."]
+    assert synced("u/table/p=1/d") == ["u/table/p=1"]
+    assert synced("u/table/p=2/a") == ["u/table/p=2", "u/table"]
+    time.sleep(0.05)
+    assert synced("u/table/p=2/b") in (["u/table/p=2"], ["u/table/p=2", "u/table"])
+    time.sleep(0.05)
+    store.delete(["u/table/p=2/a", "u/table/p=2/b"])
+    assert synced("u/table/p=2/c") == ["u/table/p=2", "u/table"]
+
+
+def test_a_folder_whose_own_name_did_not_come_to_the_disk_is_not_known_to_be_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_commit, "_SETTLED_NS", -(1 << 60))
+    store, folders = Store(str(tmp_path)), []
+
+    def failing(path):
+        if path.endswith("/u"):
+            raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(syscalls, "fsync_folder", failing)
+    with pytest.raises(StoreError), store.output("u/table/p=1/a"):
+        pass
+    monkeypatch.setattr(syscalls, "fsync_folder", folders.append)
+    with store.output("u/table/p=1/b"):
+        pass
+    assert [os.path.relpath(path, tmp_path) for path in folders] == ["u/table/p=1", "u/table", "u", "."]
 
 
 @pytest.mark.parametrize("drop", ["fsync", "fsync_folder"])

@@ -13,6 +13,7 @@ import errno
 import io
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, TypeVar, cast
@@ -35,6 +36,7 @@ from kartosql.store.turns import lock_within
 LOCK_SECONDS = 60.0
 BUFFER_BYTES = 1 << 20
 _T = TypeVar("_T")
+_SETTLED_NS = 2_000_000_000
 _ATTEMPTS = 100  # of making a folder that others keep removing while it is empty
 
 
@@ -48,6 +50,7 @@ class LocalWriter:
         self.root = root
         self.locate = locate
         self.checks_by_reading = False
+        self._durable: dict[str, tuple[int, ...]] = {}  # folders of which all names were brought to the disk
 
     # -- whole files -----------------------------------------------------------------------
 
@@ -101,16 +104,22 @@ class LocalWriter:
     def sync(self, keys: Iterable[str]) -> None:
         """Make the names of ``keys`` durable: each folder up to the root, the innermost first.
 
-        Also those that were there already: whoever made them may not have come that far.
+        Also those that were there already: whoever made them may not have come that far. A folder above that is as it
+        was when this process brought it to the disk has no name to lose, nor have those above it.
         """
-        folders: set[str] = {self.root}
-        for key in keys:
-            folder = os.path.dirname(self.locate(key))
-            while folder.startswith(self.root) and folder not in folders:
-                folders.add(folder)
+        folders = {os.path.dirname(self.locate(key)) for key in keys}
+        for folder in [*folders]:
+            while folder != self.root and folder.startswith(self.root):
                 folder = os.path.dirname(folder)
+                if folder in folders or self._durable.get(folder) == _mark(folder):
+                    break
+                folders.add(folder)
+        marks = {folder: _mark(folder) for folder in folders}
         for folder in sorted(folders, key=len, reverse=True):
             syscalls.fsync_folder(folder)
+        # Two changes within one tick of the clock leave one time.
+        latest = time.time_ns() - _SETTLED_NS
+        self._durable |= {folder: mark for folder, mark in marks.items() if mark is not None and mark[-1] < latest}
 
     def delete(self, keys: Sequence[str], call_all: Callable[[Any, Sequence[Any]], Any]) -> None:
         """Remove files, those that are not there silently, and the folders that are empty then."""
@@ -328,6 +337,15 @@ class _Descriptor(io.RawIOBase):
         # A buffer writes what it still holds when it is closed after an error; by then the
         # number of the descriptor may be that of another file.
         return len(data) if self.ended else syscalls.write(self._fd, data)
+
+
+def _mark(folder: str) -> tuple[int, ...] | None:
+    """Return what is another one after a name came into a folder or went."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _stands_at(fd: int, path: str) -> bool:

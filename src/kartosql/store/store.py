@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from kartosql.store.local_commit import LocalWriter
     from kartosql.store.remote import RemoteWriter
     from kartosql.store.turns import OfferedWrite
+    from kartosql.user_cache import UserCache
 
 MARK = "@"  # begins the keys of what is attached; no dataset's uuid may hold it
 SINGLE_WRITER_HINT = (
@@ -131,6 +132,7 @@ class Store:
 
     single_writer = False  # whether nobody else writes, so that stores without conditions are written, too
     kept: KeptObjects | None = None  # of a remote store, beside the user
+    proofs: UserCache | None = None  # where writers note what they know of large documents
     _conditional: bool | None = None  # None as long as nobody asked
     _conditional_delete = True
 

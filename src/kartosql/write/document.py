@@ -13,7 +13,7 @@ import random
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kartosql.errors import CommitError, FormatError, StoreError
@@ -30,18 +30,20 @@ from kartosql.formats.kartothek.metadata import (
     many_objects,
     newest_known,
     parse_document,
+    partitions_digest,
+    partitions_of,
     pending_schemas,
     unfinished_of,
     written_document,
 )
-from kartosql.formats.kartothek.stored_partitions import digest_of
+from kartosql.formats.kartothek.stored_partitions import digest_of, prove
 from kartosql.formats.kartothek.versions import NUMBERS
 from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import Content, OutcomeUnknown, PreconditionFailed, Version, side_folder
 
 RECENT = 64
-_DIGEST = "2:"  # what digests begin with
+_OF_TEXT, _OF_COLUMNS = "3:", "2:"  # what digests begin with
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Identity:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of the document."""
-        found = {**asdict(self), "recent": list(self.recent), "created": list(self.created)}
+        found = {**vars(self), "recent": list(self.recent), "created": list(self.created)}
         return {name: value for name, value in found.items() if value is not None and (value or name != "created")}
 
 
@@ -147,12 +149,23 @@ def touched_identity(document: DatasetDocument) -> Identity:
 def digest(document: DatasetDocument) -> str:
     """Return the digest of partitions, indices and partition keys of a document.
 
-    Labels and files have digests of their own in it, which go on where partitions are added behind them.
+    Where partitions are bytes that are copied it is made of these, else of all texts, which takes less than encoding.
     """
+    return _digest_of_text(document) if document.stored is not None else _digest_of_columns(document)
+
+
+def _digest_of_text(document: DatasetDocument) -> str:
+    return _OF_TEXT + _digest_with(document, partitions_digest(document))
+
+
+def _digest_of_columns(document: DatasetDocument) -> str:
     parts = {table: digest_of(files) for table, files in document.files.items()}
-    parts[""] = digest_of(document.labels or ())
+    return _OF_COLUMNS + _digest_with(document, parts | {"": digest_of(document.labels or ())})
+
+
+def _digest_with(document: DatasetDocument, parts: Any) -> str:
     made = json.dumps([document.partition_keys, dict(document.indices), parts], sort_keys=True)
-    return f"{_DIGEST}{hashlib.blake2b(made.encode(), digest_size=16).hexdigest()}"
+    return hashlib.blake2b(made.encode(), digest_size=16).hexdigest()
 
 
 def _older_digest(document: DatasetDocument) -> str:
@@ -201,7 +214,10 @@ class Head:
 
     def has_digest(self, expected: str) -> bool:
         """Return whether a digest, which may be an older one, is that of what it lists."""
-        return expected == (self.digest if expected.startswith(_DIGEST) else _older_digest(self.document))
+        if expected[:2] == self.digest[:2]:
+            return expected == self.digest
+        forms = {_OF_TEXT: _digest_of_text, _OF_COLUMNS: _digest_of_columns}
+        return expected == forms.get(expected[:2], _older_digest)(self.document)
 
     @property
     def is_own(self) -> bool:
@@ -244,11 +260,31 @@ def read_raw(store: Store, uuid: str) -> Head | None:
             continue
         if known is not None and content is not None and version.content is content:
             return Head(known, version)
+        _take_proof(store, key, len(data))
         document = parse_document(data, key, uuid, store.address[0])
         if version.content is not None and document.content is not None and document.content.pieces is not None:
             version = Version(content=document.content)  # which the next look at it finds again, without a digest
         return Head(document, version)
     return None
+
+
+_PROOF, _PROVEN_BYTES = "partitions", 1 << 20  # of a document whose partitions take longer to look at than a file
+
+
+def _take_proof(store: Store, key: str, size: int) -> None:
+    """Learn what the last writer of this user knew of a large document, which may be another one by now."""
+    if store.proofs is not None and size >= _PROVEN_BYTES:
+        with contextlib.suppress(ValueError, TypeError):
+            for found in store.proofs.get(_PROOF, [store.address[0], key]) or ():
+                *about, count, safe_below = json.loads(bytes(found))
+                prove(tuple(about), (count, safe_below))
+
+
+def _keep_proof(store: Store, document: DatasetDocument) -> None:
+    stored, content = document.stored, document.content
+    if store.proofs is not None and stored is not None and content is not None and content.size >= _PROVEN_BYTES:
+        made = json.dumps([part for parts in stored.proof for part in parts])
+        store.proofs.put(_PROOF, [store.address[0], document.key], [made.encode()])
 
 
 def check_writable(document: DatasetDocument) -> None:
@@ -269,7 +305,7 @@ def encode(document: DatasetDocument) -> bytes:
     made = _outer(document)
     with many_objects():
         if document.labels is not None:
-            made["partitions"] = _partitions(document.labels, document.files)
+            made["partitions"] = partitions_of(document.labels, document.files)
         if document.partition_keys is not None:
             made["partition_keys"] = list(document.partition_keys)
         if document.key.endswith(naming.METADATA_MSGPACK):
@@ -287,18 +323,6 @@ def _outer(document: DatasetDocument) -> dict[str, Any]:
     if document.indices:
         made["indices"] = dict(document.indices)
     return made | {"metadata": dict(document.metadata)}
-
-
-def _partitions(labels: Sequence[str], files: Mapping[str, Sequence[str | None]]) -> dict[str, Any]:
-    if len(files) == 1:
-        ((table, keys),) = files.items()
-        return {
-            label: {"files": {table: key} if key is not None else {}} for label, key in zip(labels, keys, strict=True)
-        }
-    return {
-        label: {"files": {table: keys[i] for table, keys in files.items() if keys[i] is not None}}
-        for i, label in enumerate(labels)
-    }
 
 
 def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
@@ -343,6 +367,7 @@ def swap(store: Store, document: DatasetDocument, expected: Head | None) -> Head
         content = Content(front.encode(), *stored.pieces, tail.encode())
         version = store.put_if(document.key, content, before)
         document = written_document(document, content, front + tail, store.address[0])
+        _keep_proof(store, document)
     if document.key.endswith(naming.METADATA_MSGPACK):
         try:
             is_hidden = is_there(store, f"{document.uuid}{naming.METADATA_JSON}")

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from builders import document
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek import metadata, stored_partitions
-from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
-from kartosql.formats.kartothek.stored_partitions import StoredPartitions, digest_of
+from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document, partitions_digest
+from kartosql.formats.kartothek.stored_partitions import StoredPartitions
 from kartosql.store import Store
+from kartosql.user_cache import UserCache
+from kartosql.write import document as write_document
 from kartosql.write.change import Change, apply
 from kartosql.write.document import encode, read_raw, swap
 
@@ -65,8 +67,7 @@ def test_partitions_that_go_and_those_in_their_place_are_cut_as_encoding_does_it
         written = store.read(KEY)
         assert json.loads(written) == json.loads(expected)
         assert written == expected or not written.isascii()
-        for texts in (made.labels, *made.files.values()):
-            assert digest_of(texts) == digest_of(tuple(texts))
+        assert not written.isascii() or partitions_digest(made) == partitions_digest(plain(made))
 
 
 def test_a_partition_is_cut_out_without_the_others_being_encoded(monkeypatch):
@@ -77,7 +78,7 @@ def test_a_partition_is_cut_out_without_the_others_being_encoded(monkeypatch):
     after = apply(found, change, frozenset({"p=7/x", "files", "p=0/x"}), "now")
     assert after.stored is not None
     assert list(after.labels) == [*(f"p={n}/x" for n in range(1, 7)), "new", *(f"p={n}/x" for n in range(8, 40))]
-    monkeypatch.setattr("kartosql.write.document._partitions", None)
+    monkeypatch.setattr("kartosql.write.document.partitions_of", None)
     store = Store("memory://stored-partitions")
     store.delete([KEY])
     swap(store, after, None)
@@ -105,9 +106,7 @@ def test_added_partitions_stand_where_encoding_puts_them(sizes, found, changes):
         assert written == expected or not written.isascii()
         if now.document.stored is not None:
             assert now.document == parse_document(store.read(KEY), KEY, "u")
-        assert digest_of(now.document.labels) == digest_of(tuple(now.document.labels))
-        for keys in now.document.files.values():
-            assert digest_of(keys) == digest_of(tuple(keys))
+        assert not written.isascii() or partitions_digest(now.document) == partitions_digest(plain(now.document))
         made = now.document
 
 
@@ -215,3 +214,84 @@ def test_a_key_outside_of_the_dataset_is_refused_wherever_it_stands(sizes, at):
     with pytest.raises(FormatError) as e:
         parse_document(json.dumps(made | {"partitions": files}).encode(), KEY, "u")
     assert e.value.code == "unsafe-key"
+
+
+@pytest.fixture
+def proofs(tmp_path, monkeypatch):
+    """Return stores of one folder, each as a process of its own has it, in which small documents are proven as well."""
+    monkeypatch.setattr(write_document, "_PROVEN_BYTES", 0)
+    (tmp_path / "store").mkdir()
+
+    def begin():
+        stored_partitions._proven.clear()
+        metadata._newest.clear()
+        store = Store(str(tmp_path / "store"))
+        store.proofs = UserCache(str(tmp_path / "cache"))
+        return store
+
+    yield begin
+    stored_partitions._proven.clear()
+
+
+def written(store, labels):
+    """Let this user write a document, and return its head."""
+    made = parsed({label: {"table": f"u/table/{label}"} for label in labels})
+    before = read_raw(store, "u")
+    return swap(
+        store, apply(made, Change("u", "t", added={"new": {"table": "u/table/new"}}), frozenset(), "now"), before
+    )
+
+
+def no_look(*given):
+    raise AssertionError("each of the partitions was looked at")
+
+
+def test_what_the_last_process_knew_of_partitions_is_not_found_out_again(proofs, monkeypatch):
+    known = written(proofs(), ["a", "b"]).document
+    store = proofs()
+    with monkeypatch.context() as patch:
+        patch.setattr(stored_partitions, "_windows", no_look)
+        head = read_raw(store, "u")
+        assert (head.document.stored.count, head.document.stored.safe_below) == (3, "u/")
+        added = apply(head.document, Change("u", "t", added={"c": {"table": "u/table/c"}}), frozenset(), "now")
+        swap(store, added, head)
+        assert len(read_raw(proofs(), "u").document.labels) == 4
+    assert head.document == known
+    assert [*read_raw(store, "u").document.labels] == ["a", "b", "new", "c"]
+
+
+def test_what_is_known_of_other_partitions_is_not_taken_for_theirs(proofs, monkeypatch):
+    written(proofs(), ["a", "b"])
+    store = proofs()
+    text = store.read(KEY)
+    store.put(KEY, text.replace(b"u/table/a", b"u/../../a"))
+    with pytest.raises(FormatError) as e:
+        read_raw(store, "u")
+    assert e.value.code == "unsafe-key"
+    store.put(KEY, text.replace(b'"b": {"files"', b'"a": {"files"'))
+    with pytest.raises(FormatError) as e:
+        read_raw(store, "u")
+    assert "occurs twice" in e.value.message
+    store.put(KEY, text)
+    monkeypatch.setattr(stored_partitions, "_windows", no_look)
+    assert len(read_raw(store, "u").document.labels) == 3
+
+
+@pytest.mark.parametrize(
+    "found", [b"", b"{", b"[]", b"[1, 2, 3]", b'["table", "x", "y", "many", 7]', b'[["t"], 1, 2, 3, 4]', b"\xff"]
+)
+def test_a_note_that_is_damaged_is_none(proofs, found):
+    store = proofs()
+    known = written(store, ["a"]).document
+    store.proofs.put("partitions", [store.address[0], KEY], [found])
+    assert read_raw(proofs(), "u").document == known
+
+
+@pytest.mark.parametrize("labels", [["a"], ["a", "b", "c"], []])
+def test_the_digest_of_partitions_does_not_tell_where_a_dataset_lies(labels):
+    found = parsed({label: {"table": f"u/table/{label}"} for label in labels})
+    keys = tuple(f"@k/u/table/{label}" for label in labels)
+    away = replace(plain(found), uuid="@k/u", files={"table": keys} if labels else {})
+    assert partitions_digest(away) == partitions_digest(found) == partitions_digest(plain(found))
+    other = replace(away, files={"table": ("@k/u/other/a", *keys[1:])})
+    assert not labels or partitions_digest(other) != partitions_digest(found)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, checked_schema
+from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, checked_schema, partitions_digest
 from kartosql.formats.kartothek.stored_partitions import digest_of
 from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import VERSION, Block, read_block, write_block
@@ -34,6 +34,7 @@ FORMAT = 1
 CHUNK_BYTES = 1 << 20  # of blocks that are packed together, and again with each new one
 MAX_CHUNK_BYTES = 16 << 20
 MAX_BYTES = 256 << 20  # of all blocks of a table
+_SEAL_OF_ALL = 64  # characters of the digest in a seal that is of labels and files
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 2, "pb": 2, "dict_size": 1 << 22}]
 
 
@@ -140,12 +141,17 @@ def is_sealed(history: SchemaHistory, document: DatasetDocument) -> bool:
     """Return whether nobody else wrote partitions since the last schema was recorded."""
     if history.seal is None or document.labels is None or not set(document.tables) <= history.tables.keys():
         return False
-    return history.seal == _seal_of(document)
+    return history.seal == _seal_of(document, history.seal)
 
 
-def _seal_of(document: DatasetDocument) -> str:
-    """Return the seal of the partitions of a document: their number, and a digest of their labels."""
-    return f"{len(document.labels or ())}-{digest_of(document.labels or ())}"
+def _seal_of(document: DatasetDocument, like: str = "") -> str:
+    """Return the seal of the partitions of a document: their number, and a digest of them, or of their labels alone.
+
+    It has the form of another one; else it is what takes less time.
+    """
+    labels = document.labels or ()
+    is_of_all = len(like.partition("-")[2]) == _SEAL_OF_ALL if like else document.stored is not None
+    return f"{len(labels)}-{partitions_digest(document) if is_of_all else digest_of(labels)}"
 
 
 # -- writing -----------------------------------------------------------------------------------------

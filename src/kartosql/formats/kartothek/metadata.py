@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, reraise, shorten
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.stored_partitions import KEPT_BYTES, StoredPartitions, Texts, are_plain
+from kartosql.formats.kartothek.stored_partitions import KEPT_BYTES, StoredPartitions, Texts, are_plain, shortened
 from kartosql.memo import memoized
 from kartosql.store.keys import SIDE_FOLDER, Content, check_key
 from kartosql.store.store import MAX_METADATA_BYTES
@@ -48,6 +48,7 @@ MAX_CONTAINERS = 10_000_000  # 4 million partitions; a map takes about 70 bytes 
 _PARTITIONS = b'"partitions": {'
 _FIRST_ENTRY = re.compile(rb'"[^"]*": \{"files": \{"([^"\\\x00-\x1f]*)": "')
 _CHUNK = 1 << 20
+_AT_ONCE = 10_000  # partitions
 
 
 class PlainPartitions(NamedTuple):
@@ -315,6 +316,36 @@ class DatasetDocument:
         from kartosql.formats.kartothek.history import sealed_schemas  # which knows documents
 
         return sealed_schemas(self)
+
+
+def partitions_of(labels: Sequence[str], files: Mapping[str, Sequence[str | None]]) -> dict[str, Any]:
+    """Return partitions as a document has them."""
+    if len(files) == 1:
+        ((table, keys),) = files.items()
+        return {
+            label: {"files": {table: key} if key is not None else {}} for label, key in zip(labels, keys, strict=True)
+        }
+    return {
+        label: {"files": {table: keys[i] for table, keys in files.items() if keys[i] is not None}}
+        for i, label in enumerate(labels)
+    }
+
+
+def partitions_digest(document: DatasetDocument) -> str:
+    """Return the digest of the text that encoding the partitions of a document gives, ``shortened``."""
+    stored = document.stored
+    if stored is not None and stored.is_ascii:
+        return stored.digest
+    labels, hashed = document.labels or (), hashlib.sha256()
+    for at in range(0, len(labels), _AT_ONCE):
+        some = slice(at, at + _AT_ONCE)
+        made = partitions_of(labels[some], {table: keys[some] for table, keys in document.files.items()})
+        text = (", " * (at > 0) + json.dumps(made)[1:-1]).encode()
+        for table in document.files:
+            place = json.dumps({table: f"{document.uuid}/{table}/"})[1:-2]
+            text = shortened(text, f'": {{"files": {{{place}'.encode())
+        hashed.update(text)
+    return hashed.hexdigest()
 
 
 LARGE_BYTES = 1 << 18
