@@ -712,7 +712,7 @@ class Connection:
 
         Raises ``unknown-table``, ``no-such-version``, ``version-gone`` and ``incompatible-schema``.
         """
-        return datasets.restore(self._session.operation("restore"), table, version)
+        return datasets.restore(lambda: self._session.operation("restore"), table, version)
 
     def publish(
         self,

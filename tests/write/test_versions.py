@@ -21,6 +21,7 @@ from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek import versions
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
+from kartosql.write import datasets, operation
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
 from kartosql.write.history import Retention, pack, repack
@@ -448,6 +449,42 @@ def test_restore_makes_a_dataset_what_it_was_and_the_past_stays(con):
     assert con.restore("d", time)["sequence"] is None  # it is that already
     con.create_dataset("d", pa.table({"other": [1]}), overwrite=True)
     assert code_of(con.restore, "d", 1) == "incompatible-schema"
+
+
+@pytest.mark.parametrize("text", ["DELETE FROM r WHERE p = 0", "INSERT INTO r VALUES (2, 9)"])
+def test_restore_begins_again_if_others_commit_meanwhile(con, monkeypatch, text):
+    con.create_dataset("r", pa.table({"p": [0, 1], "v": [1, 2]}), partition_on=["p"])
+    con.sql("INSERT INTO r VALUES (1, 3)")
+    real, begun = operation.Operation.commit, []
+
+    def late(self, *arguments, **options):
+        begun.append(self.name)
+        if begun == ["restore"]:
+            con.sql(text)
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(operation.Operation, "commit", late)
+    con.restore("r", 1)
+    assert begun.count("restore") == 2
+    assert sorted(con.sql("SELECT p, v FROM r").rows()) == [(0, 1), (1, 2)]
+    assert len(con.sql("SHOW HISTORY FROM r").rows()) == 4
+
+
+def test_restore_that_others_are_always_faster_than_ends_with_their_commit(con, monkeypatch):
+    con.create_dataset("r", pa.table({"p": [0, 1], "v": [1, 2]}), partition_on=["p"])
+    con.sql("INSERT INTO r VALUES (1, 3)")
+    real = operation.Operation.commit
+
+    def late(self, *arguments, **options):
+        if self.name == "restore":
+            con.sql("INSERT INTO r VALUES (2, 9)")
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(operation.Operation, "commit", late)
+    with pytest.raises(KartosqlError) as caught:
+        con.restore("r", 1)
+    assert caught.value.code == "concurrent-commit"
+    assert con.sql("SELECT count(*) FROM r").rows() == [(3 + datasets.ATTEMPTS,)]
 
 
 def test_restore_takes_files_from_before_columns_were_added_and_decimals_widened(con):

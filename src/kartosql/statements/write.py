@@ -105,7 +105,8 @@ class _Writing:
                 return changes({uuid: datasets.set_metadata(operation, uuid, dict(statement.metadata))})
             case ws.Restore():
                 uuid = targets.need_uuid(self._snapshot, statement.target, statement.text)
-                return changes({uuid: datasets.restore(self._session.operation("restore"), uuid, statement.as_of)})
+                begin = partial(self._session.operation, "restore")
+                return changes({uuid: datasets.restore(begin, uuid, statement.as_of)})
         if isinstance(statement, ws.Publish):
             from kartosql.statements.publish import PUBLISHED, publish
 

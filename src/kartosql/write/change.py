@@ -77,7 +77,8 @@ class Change:
     ``positions`` says of added labels whose place among the partitions they take, or before which they come if that one
     stays; all others come last. ``repaired`` are the ids of lost commits that this one brings back. With
     ``restart_history`` the schema history begins anew. With ``evolve`` the schemas may add to those that are there.
-    ``rows`` is how many rows the new files hold, if that is known.
+    ``rows`` is how many rows the new files hold, if that is known. What is ``exact`` is for the state that it was made
+    for, and no other one.
     """
 
     uuid: str
@@ -100,6 +101,7 @@ class Change:
     restart_history: bool = False
     evolve: bool = False
     rows: int | None = None
+    exact: bool = False
 
     @property
     def starts_anew(self) -> bool:
@@ -551,7 +553,7 @@ def check_conflicts(change: Change, head: Head | None, base: Head | None) -> Non
         return
     if _is_another(head, base):
         raise conflict(change, head, "the dataset was replaced")
-    if (change.replace_all or change.drop) and _content(head) != _content(base):
+    if (change.replace_all or change.drop or change.exact) and _content(head) != _content(base):
         raise conflict(change, head, "the dataset was changed")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.errors import FormatError, KartosqlWarning, SqlError, UsageError, quoted, text_of
+from kartosql.errors import ConcurrentCommit, FormatError, KartosqlWarning, SqlError, UsageError, quoted, text_of
 from kartosql.formats.kartothek import naming, versions
 from kartosql.formats.kartothek.cube import invalid_cube, is_seed
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
@@ -176,9 +177,29 @@ def _one_table(dataset: Dataset) -> DatasetTable:
     return next(iter(dataset.tables.values()))
 
 
-def restore(operation: Operation, name: str, as_of: int | str) -> WriteReport:
-    """Make a dataset what it was, as a version or at a time; see Connection.restore."""
-    now = find_dataset(operation, text_of(name))
+ATTEMPTS = 5
+
+
+def restore(begin: Callable[[], Operation], name: str, as_of: int | str) -> WriteReport:
+    """Make a dataset what it was, as a version or at a time; see Connection.restore.
+
+    It begins again if others committed meanwhile.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        operation = begin()
+        uuid = find_uuid(operation.snapshot, text_of(name))
+        try:
+            # Who was too late once lets nobody of this machine in between.
+            with nullcontext() if left == ATTEMPTS - 1 else operation.store.turn(uuid):
+                return _restored(operation, uuid, as_of)
+        except ConcurrentCommit:
+            if not left:
+                raise
+    raise AssertionError
+
+
+def _restored(operation: Operation, name: str, as_of: int | str) -> WriteReport:
+    now = find_dataset(operation, name)
     moment = as_of if type(as_of) is int else text_of(as_of, "A version is a whole number, or a time that")
     then = versions.read(operation.snapshot, now.uuid).at(moment)
     if any(not _takes(table, then.tables.get(name)) for name, table in now.tables.items()):
@@ -198,9 +219,8 @@ def restore(operation: Operation, name: str, as_of: int | str) -> WriteReport:
         if behind is not None and label not in stay:
             positions[label] = behind
     added = {label: files for label, files in new.items() if label not in stay}
-    change = Change(
-        now.uuid, operation.name, added, frozenset(old.keys() - stay), positions=positions, started=LONG_AGO
-    )
+    gone = frozenset(old.keys() - stay)
+    change = Change(now.uuid, operation.name, added, gone, positions=positions, started=LONG_AGO, exact=True)
     if not change.added and not change.removed:
         return report((), None)
     return {**_commit(operation, change, []), "files": sum(map(len, added.values()))}
