@@ -32,7 +32,8 @@ class Both:
         statement = self.con._session.runtime.statement(
             self.con.settings, FileAccess(self.con._session.runtime.store), keys=()
         )
-        found = SparkStatement(statement, FileAccess(self.con._session.runtime.store), self.con.settings)
+        files = FileAccess(self.con._session.runtime.store)
+        found = SparkStatement(statement, files, self.con.settings, lambda scan: statement)
         try:
             return found.translate(query._attempt.bound, query.report.scan)[0].sql
         finally:

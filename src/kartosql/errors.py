@@ -6,6 +6,7 @@ import errno
 import functools
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -213,6 +214,20 @@ def first_line(error: BaseException) -> str:
     """Return the first line of what an error says; some go on for pages."""
     text = error.message if isinstance(error, KartosqlError) else str(error)
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+_PYTHON = "No module named '(?:pyarrow|numpy|pandas)|PACKAGE_NOT_INSTALLED|PYTHON_VERSION_MISMATCH|Cannot run program"
+
+
+def python_error(text: str, code: str) -> ExecutionError | None:
+    """Return the error about Python on executors that a message of Spark tells of, if it does."""
+    if (found := re.search(f"[^\n]*(?:{_PYTHON})[^\n]*", text)) is None:
+        return None
+    hint = (
+        f"Executors need Python {sys.version_info[0]}.{sys.version_info[1]} with pyarrow: let PYSPARK_PYTHON, or "
+        "spark.pyspark.python, name one that all machines have, before the session is made."
+    )
+    return ExecutionError(f"Python does not work on the executors: {found[0].strip()}", code=code, hint=hint)
 
 
 def excerpt(sql: str, span: Span, columns: int = 140) -> str:

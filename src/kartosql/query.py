@@ -415,20 +415,23 @@ class Execution:
         """Return a statement over a report's files, or those to be chosen; ``former`` has begun and holds the clock."""
         runtime, settings, files = self._context.runtime, self._context.settings, self._files
         every = [t for o in self.attempt.bound.occurrences for p in o.source.parts for t in p.tables]
+
+        def reading(scan: Scan) -> DuckStatement:
+            parts = [p for o in scan.occurrences for p in o.parts]
+            tables, opened = [t for p in parts for t in p.part.tables], [p for p in parts if p.summary is None]
+            return runtime.statement(settings, files, tables, [key for p in opened for key in p.opened], scan)
+
         if engine == "spark":
             from kartosql.engines.spark.engine import SparkStatement
 
             if isinstance(former, DuckStatement):
-                return SparkStatement(former, files, settings)
+                return SparkStatement(former, files, settings, reading)
             # DuckDB opens files only where nothing else gives a column its type.
             untyped = any(pa.types.is_null(t) for table in every for t in table.types.values())
             keys = () if not untyped else None if report is None else report.selected
             bound = runtime.statement(settings, files, every if untyped else (), keys)
-            return SparkStatement(bound, files, settings)
-        if report is None:
-            return runtime.statement(settings, files, every)
-        tables = [t for o in report.scan.occurrences for p in o.parts for t in p.part.tables]
-        return runtime.statement(settings, files, tables, report.selected, report.scan)
+            return SparkStatement(bound, files, settings, reading)
+        return runtime.statement(settings, files, every) if report is None else reading(report.scan)
 
     def _close(self, statement: EngineStatement | None) -> None:
         self.statement = self._running = None

@@ -91,11 +91,30 @@ def test_folders_of_parquet_files_and_other_stores(con, tmp_path, copy_of):
     assert len(same(con, "SELECT a, p, q, lone FROM t WHERE p IS NULL OR p = 1")) == 4
     con.attach(copy_of("grid"), "k", type="kartothek")
     assert same(con, "SELECT * FROM k.grid")
-    (tmp_path / "c.csv").write_text("a\n1\n")
-    con.attach(tmp_path / "c.csv", "c", type="csv")
+
+
+def test_csv_files_are_read_by_duckdb_and_handed_over(con, tmp_path, monkeypatch):
+    folder = tmp_path / "c"
+    (folder / "p=1").mkdir(parents=True)
+    (folder / "p=2").mkdir()
+    lines = ["1;' x';2020-01-02;1.5", "2;;;", '3;"q""\n;z";1999-12-31;nan', "4;1e5;0001-01-01;-0.0"]
+    (folder / "p=1" / "a.csv").write_text("\n".join(["n;s;d;f", *lines]) + "\n")
+    (folder / "p=2" / "b.csv").write_text("s\tn\n007\t9223372036854775807\n")
+    (folder / "p=2" / "c.csv").write_text("n,s\n")
+    con.attach(folder, "c", type="csv")
+    assert len(same(con, "SELECT * FROM c")) == 5
+    assert len(same(con, "SELECT n, s, f FROM c WHERE p = 1 AND (n > 1 OR s IS NULL)")) == 3
+    assert same(con, "SELECT count(*) AS n FROM c WHERE p = 3") == [{"n": 0}]
+    con.register("r", pa.table({"n": [1, 3]}))
+    con.sql("CREATE DATASET t AS SELECT n, n * 2 AS m FROM r")
+    assert len(same(con, "SELECT a.s, b.m, r.n FROM c a JOIN t b USING (n) JOIN r USING (n) JOIN c x USING (n)")) == 2
+    assert "now" in same(con, "SELECT s, now() > d AS now FROM c WHERE p = 1")[0]
+    con.sql("SET engine = 'spark'")
+    assert con.explain("SELECT max(s) FROM c").to_dict()["engine"] == "spark"
+    monkeypatch.setattr("kartosql.engines.spark.engine.MAX_TEXT", 10)
     with pytest.raises(KartosqlError) as e:
-        con.sql("SELECT * FROM c", engine="spark").arrow()
-    assert e.value.code == "not-portable"
+        con.sql("SELECT * FROM c").arrow()
+    assert (e.value.code, "CREATE DATASET" in (e.value.hint or "")) == ("not-portable", True)
 
 
 def test_iceberg_tables_with_deletes_of_all_kinds_and_columns_of_other_names(con, tmp_path):

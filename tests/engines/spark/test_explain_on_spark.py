@@ -69,10 +69,11 @@ def test_what_spark_answers_is_explained_without_a_session(con, expression):
     assert (report["engine"], "asks for Spark" in report["engine_reason"]) == ("spark", True)
 
 
-def test_files_that_spark_reads_otherwise_are_refused_by_explain(con, tmp_path):
+def test_files_that_spark_reads_otherwise_are_refused_by_explain(con, monkeypatch, tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "a.csv").write_text("x,y\n1,2\n")
     con.attach(str(tmp_path / "more"), "more", type="csv")
+    monkeypatch.setattr(engines, "MAX_TEXT", 1)
     con.create_dataset("d", pa.table({"x": [1], "clock": pa.array([1], pa.time64("us"))}))
     for sql in ("SELECT sum(x) FROM more", "SELECT count(clock) FROM d"):
         ran, *explained = refusals(con, sql)

@@ -6,7 +6,6 @@ import datetime as dt
 import gc
 import os
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,13 @@ import pytest
 import builders
 import kartosql
 import kartosql.spark
-from differential.answers import Checker
-from differential.regimes import regime
-from differential.stores import make_world
 from engines.spark import test_spark_scan
+from engines.spark.random_statements import checker
 from engines.spark.spark_rows import comparable, on_duckdb
 from engines.spark.test_deletes_on_spark import (  # noqa: F401
     test_rows_that_arrow_decodes_lose_the_same_ones,
     test_the_key_may_be_a_partition_column_or_one_that_is_not_seen,
 )
-from engines.spark.test_differential_on_spark import check
 from engines.spark.test_spark_scan import (  # noqa: F401
     test_a_missing_file_is_named,
     test_changes_are_those_of_duckdb,
@@ -230,17 +226,10 @@ def test_overwritten_rows_of_cubes_are_those_of_duckdb(spark: Any, tmp_path: Pat
 
 
 def test_random_statements_have_the_rows_of_plain_tables(spark: Any, tmp_path: Path) -> None:
-    tally: Counter[str] = Counter()
-    with regime(0):
-        checker = Checker(make_world(0, str(tmp_path)))
-        try:
-            for number in range(STATEMENTS_OF_A_STORE):
-                status, told = check(checker, number)
-                tally[status] += 1
-                assert status != "failed", told
-        finally:
-            checker.end()
-    assert tally["same"] > 0.3 * sum(tally.values()), tally
+    with checker(0, str(tmp_path), spark, whole=1) as found:
+        for number in range(STATEMENTS_OF_A_STORE):
+            assert found.ask(number) != "failed", found.failures
+        assert found.tally["same"] > 0.3 * STATEMENTS_OF_A_STORE, found.tally
 
 
 def test_several_stores_are_several_relations(spark: Any, con: kartosql.Connection, tmp_path: Path) -> None:

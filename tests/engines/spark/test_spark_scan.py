@@ -197,7 +197,7 @@ def test_registered_data_become_a_frame(spark: Any, local: Store) -> None:
     }
     con.register("mine", pa.table(data))
     source = con.sql("SELECT * FROM mine").sources[0]  # type: ignore[attr-defined]
-    found = ScanFrames(spark, con.store).registered(source).toArrow()
+    found = ScanFrames(spark, con.store).registered(source.data, source.exposed).toArrow()
     assert [str(f.type) for f in found.schema] == ["decimal128(20, 0)", "timestamp[us]"]
     assert found.to_pylist()[0]["u"] == 2**64 - 1
 
@@ -218,7 +218,7 @@ def test_frames_leave_no_view_in_the_session_and_outlive_what_made_them(spark: A
     before = {table.name for table in spark.catalog.listTables()}
     frames = ScanFrames(spark, con.store)
     stored = frames.frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
-    made = [stored, frames.registered(con.sql("SELECT * FROM mine").sources[0])]  # type: ignore[attr-defined]
+    made = [stored, frames.registered(pa.table({"x": [1]}), {})]
     assert {table.name for table in spark.catalog.listTables()} == before
     del frames
     con.close()

@@ -6,8 +6,8 @@ import re
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,12 +26,15 @@ from kartosql.engines.spark.session import translate as error_of
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
 from kartosql.plan.bind import BoundQuery, PivotValues
-from kartosql.plan.scan import Scan
+from kartosql.plan.scan import OccurrenceScan, Scan
 from kartosql.settings import Settings
 from kartosql.sql.tree import Edit
 from kartosql.store import Files
+from kartosql.text.constants import quote as duckdb_quote
+from kartosql.text.report import human_bytes
 
 BATCH_ROWS = 100_000
+MAX_TEXT = 1 << 30  # bytes of CSV files whose rows go through the memory of the driver
 # What translated statements rely on, besides the settings that reading has.
 SETTINGS: Mapping[str, str] = {
     "spark.sql.caseSensitive": "false",
@@ -54,11 +57,15 @@ class SparkStatement:
     """A statement that DuckDB binds and Spark runs; see ``engines.base``.
 
     ``statement`` is a statement of DuckDB without files, which lives as long as this one: it
-    holds the clock. A Spark session is taken, or started, when views are made.
+    holds the clock, and ``reading`` begins one that reads the files of a scan. A Spark session is
+    taken, or started, when views are made.
     """
 
-    def __init__(self, statement: DuckStatement, files: FileAccess, settings: Settings) -> None:
+    def __init__(
+        self, statement: DuckStatement, files: FileAccess, settings: Settings, reading: Callable[[Scan], DuckStatement]
+    ) -> None:
         self._statement = statement
+        self._reading = reading
         self._files = files
         self._settings = settings
         self._zone = str(settings["TimeZone"])
@@ -95,7 +102,7 @@ class SparkStatement:
         collation = self._settings["default_collation"]
         if collation is not None and str(collation).lower() not in ("binary", "c", "posix"):
             raise NotPortable(f"Spark does not compare texts by the collation {collation!r} as DuckDB does.")
-        check_tables(query)
+        self._check_texts(query, scan)
         self._pivot = query.pivot_values() if query.is_pivot else None
         if query.is_pivot and self._pivot is None:
             raise NotPortable(
@@ -135,9 +142,8 @@ class SparkStatement:
         check_reach(scan, self._files.store)
         for found in scan.occurrences:
             check_types(found)
-        for occurrence in query.occurrences:
-            if occurrence.source.data is not None:
-                stored_columns(occurrence.source)
+        for data in (o.source.data for o in query.occurrences if o.source.data is not None):
+            stored_columns(data, {})
 
     def frame(self, query: BoundQuery, scan: Scan, spark: Any) -> Any:
         """Return the result as a DataFrame of the session ``spark``, which runs it when it is asked for rows."""
@@ -173,15 +179,35 @@ class SparkStatement:
         store = self._files.store
         frames = ScanFrames(self._spark, store, _shapes.setdefault(store, FileShapes()))
         for found in scan.occurrences:
-            shown(frames.frame(found), _view(found.occurrence.id))
+            frame = frames.registered(self._rows(query, found), {}) if _is_text(found) else frames.frame(found)
+            shown(frame, _view(found.occurrence.id))
         for occurrence in query.occurrences:
-            if occurrence.source.data is not None:
-                shown(frames.registered(occurrence.source), _view(occurrence.id))
+            if (data := occurrence.source.data) is not None:
+                shown(frames.registered(data, occurrence.source.exposed), _view(occurrence.id))
         if self._pivot is not None:
             values = self._values(self._translation.sql)
             if not values:
                 raise NotPortable("Spark does not answer a PIVOT without values as DuckDB does.")
             self._translated(query, scan, self._pivot.listed(values))
+
+    def _check_texts(self, query: BoundQuery, scan: Scan) -> None:
+        for found in filter(_is_text, scan.occurrences):
+            size = sum(self._files.sizes.get(key) or 0 for part in found.parts for key in part.opened)
+            if self._settings["engine"] == "auto" or size > MAX_TEXT:
+                raise NotPortable(
+                    f"Spark reads CSV in another way than DuckDB, which would read {found.occurrence.source.name!r} "
+                    f"for it: {human_bytes(size)}, where at most {human_bytes(MAX_TEXT)} are handed over.",
+                    span=found.occurrence.span,
+                    sql=query.select.text,
+                    hint="Make a dataset of it: CREATE DATASET ... AS SELECT ...; or use engine='duckdb' or 'auto'.",
+                )
+
+    def _rows(self, query: BoundQuery, found: OccurrenceScan) -> pa.Table:
+        """Return the rows of a table occurrence as DuckDB reads them."""
+        scan = Scan((found,))
+        with closing(self._reading(scan)) as statement, statement.errors(query.select.text):
+            statement.prepare(query, scan)
+            return statement.table(f"SELECT * FROM {'.'.join(map(duckdb_quote, found.occurrence.view))}")
 
     def _values(self, text: str) -> list[Any]:
         """Return the values of the only column of a query."""
@@ -349,13 +375,6 @@ def _intervals(structs: pa.StructArray) -> pa.Array:
     return pa.Array.from_buffers(pa.month_day_nano_interval(), len(made), [mask, pa.py_buffer(made)])
 
 
-def check_tables(query: BoundQuery) -> None:
-    """Raise ``not-portable`` for tables whose files are texts, as readers of CSV differ."""
-    for occurrence in query.occurrences:
-        if not all(part.table.has_footers for part in occurrence.source.parts):
-            raise NotPortable(
-                f"Spark reads CSV in another way than DuckDB, and {occurrence.source.name!r} is made of such files.",
-                span=occurrence.span,
-                sql=query.select.text,
-                hint="Use engine='duckdb' or 'auto'.",
-            )
+def _is_text(scan: OccurrenceScan) -> bool:
+    """Return whether rows of a table occurrence are those of CSV files, as readers of these differ."""
+    return not all(part.part.table.has_footers for part in scan.parts)

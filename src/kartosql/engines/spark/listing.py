@@ -161,18 +161,13 @@ def warming(spark: SparkSession) -> Iterator[None]:
 
 
 def _warm(spark: SparkSession) -> None:
-    # Whoever does it next meets the same error, and tells it.
+    """Do what a scan does, over no file; whoever does it next meets the same error, and tells it."""
     with contextlib.suppress(Exception):
-        _tried(spark)
-
-
-def _tried(spark: SparkSession) -> None:
-    """Do what a scan does, over no file."""
-    session = isolated(spark)
-    frame = relation(session, "file:///", [], [], {"x": "INT"}, [FileColumn("p", pa.string(), [])])
-    frame.createOrReplaceTempView("rows")
-    session.sql("SELECT p0.x AS x FROM (SELECT x, p FROM rows) p0 WHERE p0.p = 'a'")
-    session.catalog.tableExists("rows")
+        session = isolated(spark)
+        frame = relation(session, "file:///", [], [], {"x": "INT"}, [FileColumn("p", pa.string(), [])])
+        frame.createOrReplaceTempView("rows")
+        session.sql("SELECT p0.x AS x FROM (SELECT x, p FROM rows) p0 WHERE p0.p = 'a'")
+        session.catalog.tableExists("rows")
 
 
 # -- where files lie: fsspec's URLs and options as those of Hadoop -----------------------------------

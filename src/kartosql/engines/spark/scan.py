@@ -22,7 +22,7 @@ from kartosql.formats.partition_table import Variant, tag_of
 from kartosql.parquet import END, TAIL, FooterCache, arrow_metadata, file_metadata, read_footer
 from kartosql.plan.scan import OccurrenceScan
 from kartosql.store import Files
-from kartosql.tables.table import Changelog, FileTable, Table
+from kartosql.tables.table import Changelog, FileTable
 from kartosql.text.types import in_sql_names, type_names
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ def _columns(scan: OccurrenceScan, left_out: set[str] | None = None) -> list[str
     return found
 
 
-def stored_columns(source: Table) -> pa.Table:
-    """Return registered data as Spark holds them, without columns of types that it does not have."""
-    table: pa.Table = source.data
+def stored_columns(table: pa.Table, exposed: Mapping[str, str]) -> pa.Table:
+    """Return data as Spark holds them, by the names ``exposed``, without columns of types that it does not have."""
     found = {}
     for column in table.column_names:
         values = table.column(column)
@@ -79,7 +78,7 @@ def stored_columns(source: Table) -> pa.Table:
         except (FormatError, NotPortable):
             continue
         try:
-            found[source.exposed.get(column, column)] = values.cast(type_)
+            found[exposed.get(column, column)] = values.cast(type_)
         except pa.ArrowInvalid as e:
             message = f"{column!r} holds values that Spark does not have: {in_sql_names(e)}"
             raise NotPortable(message, hint="Use engine='duckdb'.") from None
@@ -170,10 +169,14 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         self._leave_out = leave_out
         self.left_out: set[str] = set()
 
-    def registered(self, source: Table) -> DataFrame:
-        """Return registered Arrow data as a DataFrame of the session."""
+    def registered(self, data: pa.Table, exposed: Mapping[str, str]) -> DataFrame:
+        """Return Arrow data as a DataFrame of the session, with columns by the names ``exposed``."""
         with configured(self._spark, READS):
-            return moved(self._reading.createDataFrame(_without_gaps(stored_columns(source))), self._spark)
+            rows = _without_gaps(stored_columns(data, exposed))
+            # Spark Connect knows no types of a table without rows.
+            types = ", ".join(f"{quote(f.name)} {spark_type(f.type)}" for f in rows.schema)
+            made = self._reading.createDataFrame(*((rows,) if len(rows) else ([], types)))
+            return moved(made, self._spark)
 
     def frame(self, scan: OccurrenceScan) -> DataFrame:
         """Return the rows of one table occurrence as a DataFrame of the session.
@@ -412,11 +415,7 @@ def check_comparable(type_: pa.DataType) -> None:
 
 
 def _holds_map(type_: pa.DataType) -> bool:
-    if pa.types.is_map(type_):
-        return True
-    if pa.types.is_struct(type_):
-        return any(_holds_map(f.type) for f in type_)
-    return bool(pa.types.is_list(type_)) and _holds_map(type_.value_type)
+    return pa.types.is_map(type_) or any(_holds_map(type_.field(i).type) for i in range(type_.num_fields))
 
 
 # -- what files hold -----------------------------------------------------------------------------

@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 from kartosql.engines.base import corrupt_file
 from kartosql.engines.spark.types import REFUSED
-from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, StoreError, UsageError, first_line
+from kartosql.errors import (
+    ExecutionError,
+    KartosqlError,
+    LimitError,
+    NotPortable,
+    StoreError,
+    UsageError,
+    first_line,
+    python_error,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +108,7 @@ def translate(error: BaseException, *, interrupted: bool, timed_out: bool) -> Ka
             return NotPortable(message.format(*map(str.strip, refused.groups())), hint=_HINT)
     if corrupt := _CORRUPT.search(text):
         return corrupt_file(corrupt[1].strip())
-    return _by_condition(text, type(error).__name__)
+    return python_error(text, "spark-failed") or _by_condition(text, type(error).__name__)
 
 
 def _by_condition(text: str, kind: str) -> KartosqlError:
@@ -110,7 +119,8 @@ def _by_condition(text: str, kind: str) -> KartosqlError:
     for condition, message in found:
         if condition.startswith("FAILED_READ_FILE"):
             if "FILE_NOT_EXIST" in condition or "FileNotFoundException" in text:
-                return StoreError(message, code="missing-file", hint="A data file was removed while it was read.")
+                hint = "It was removed meanwhile, or executors do not see the folder: all need it under the same path."
+                return StoreError(message, code="missing-file", hint=hint)
             return corrupt_file(message)
     if "OutOfMemoryError" in text:
         return LimitError("Spark ran out of memory.", code="out-of-memory", hint="Give the driver or executors more.")

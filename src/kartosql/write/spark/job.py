@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql import stopping
-from kartosql.errors import ExecutionError, KartosqlError, UsageError
+from kartosql.errors import ExecutionError, KartosqlError, UsageError, python_error
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
@@ -141,7 +141,7 @@ def spark_errors() -> Iterator[None]:
         if marked is not None:
             with contextlib.suppress(ValueError):
                 raise task.as_error(json.loads(marked[1])) from None
-        raise ExecutionError(
+        raise python_error(text, "spark-job-failed") or ExecutionError(
             f"Spark could not do the work: {_gist(text)}",
             code="spark-job-failed",
             hint="Nothing of this call is visible. The log of Spark tells more.",
