@@ -108,8 +108,10 @@ def lakes(spark: Any) -> None:
 
     from delta_tables import DeltaTable, column
 
-    with tempfile.TemporaryDirectory() as name, kartosql.connect(os.path.join(name, "store")) as con:
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "store").mkdir()
+        con = stack.enter_context(kartosql.connect(folder / "store"))
         delta = DeltaTable(
             folder / "delta", [column("a", "long"), column("s", "string")], features=("deletionVectors",)
         )
@@ -167,8 +169,8 @@ def main() -> int:
     spark = SparkSession.builder.master(MASTER).config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        pipeline(spark, given.rows)
         lakes(spark)
+        pipeline(spark, given.rows)
     finally:
         spark.stop()
     return 0
