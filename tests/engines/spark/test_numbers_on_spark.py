@@ -269,3 +269,24 @@ def test_huge_sums_and_products_are_refused_where_duckdb_has_them(both):
     for sql in ("SELECT (q::HUGEINT * 4611686018427387904) * 3 FROM t", "SELECT sum(n) FROM t WHERE n > 0"):
         with pytest.raises(NotPortable):
             both.on_spark(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT h, g FROM z LEFT JOIN t ON h = g WHERE 1 / h > 0",
+        "SELECT h, g FROM z JOIN t ON h = g WHERE 1 / g < 0",
+        "SELECT h, count(g) FROM z LEFT JOIN t ON h IS NOT DISTINCT FROM g WHERE 1 / h > 0 GROUP BY ALL",
+        "SELECT h FROM z WHERE h = 0.0 AND 1 / h > 0",
+        "SELECT h FROM z WHERE h IS NOT DISTINCT FROM 0.0::DOUBLE AND 1 / h < 0",
+        "SELECT h FROM z WHERE h IN (SELECT g FROM t WHERE 1 / g < 0) AND 1 / h > 0",
+        "SELECT h, (SELECT max(g) FROM t WHERE g = z.h AND 1 / g < 0) FROM z WHERE 1 / h > 0",
+    ],
+)
+@pytest.mark.parametrize("type_", [pa.float64(), pa.float32()])
+def test_zeros_that_are_equal_keep_their_signs_in_other_conditions(tmp_path, sql, type_):
+    tables = {"z": pa.table({"h": pa.array([0.0, -0.0, 2.0], type_)})}
+    tables["t"] = pa.table({"g": pa.array([0.0, 0.0, -0.0, -0.0, -0.0, 2.0], type_)})
+    with Both(str(tmp_path), tables) as both:
+        found, expected = (sorted(map(repr, rows(sql))) for rows in (both.on_spark, both.on_duckdb))
+    assert found == expected

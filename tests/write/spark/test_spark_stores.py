@@ -94,7 +94,7 @@ BARE = """
     batch = pa.RecordBatch.from_pydict({"c0": ["a", "a", "b"], "c1": [1, 2, 1]})
     for done in apply([batch]):
         print(done.to_pylist()[0]["answer"])
-    assert type(sys.modules["kartosql"].__loader__).__name__ == "Sources"
+    assert type(sys.modules["kartosql"].__loader__).__name__ == "ShippedModules"
 """
 
 

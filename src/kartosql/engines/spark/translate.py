@@ -696,7 +696,7 @@ class Translator:
         on = []
         for condition, key in zip(conditions, found.columns, strict=False):
             assert condition.left is not None
-            on.append(f"{condition.left.sql} {'<=>' if condition.comparison == SAME else '='} {key.sql}")
+            on.append(self._expressions.compare(condition.comparison, condition.left, key))
         several = f"{found.columns[-1].sql} > 1"
         values = [
             SparkExpression(f"(CASE WHEN {several} THEN {raises(_SEVERAL)} ELSE {value.sql} END)", value.type)

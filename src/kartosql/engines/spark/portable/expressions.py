@@ -45,6 +45,7 @@ _COMPARISONS = {
     "COMPARE_DISTINCT_FROM": "IS DISTINCT FROM",
     "COMPARE_NOT_DISTINCT_FROM": "IS NOT DISTINCT FROM",
 }
+_EQUAL = ("=", "IS NOT DISTINCT FROM")
 _RANDOM = "rand()"
 _BETWEEN = "__between"  # what DuckDB 2.0.1 makes of most of them, and 2.0.0 of few
 _BY_NAME = frozenset({*_COMPARISONS.values(), "!="})
@@ -143,6 +144,13 @@ class Expressions:
         if left.type != right.type or left.type.kind not in COMPARABLE + "y":
             raise NotPortable(f"Spark does not compare values of the type {left.type.sql()} as DuckDB does.")
         a, b = (times.length(v.sql) if v.type.kind == "y" else v.sql for v in (left, right))
+        if (
+            operator in _EQUAL
+            and left.type.kind in "fd"
+            and all(not v.is_constant or not v.value for v in (left, right))
+        ):
+            # Else Spark takes each for the other one in further conditions, though 1 / 0.0 is not 1 / -0.0.
+            a, b = f"({a} + 0D)", f"({b} + 0D)"
         return f"({a} {operator} {b})"
 
     def _function(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
