@@ -153,7 +153,7 @@ def test_warming_leaves_the_session_alone(cold: Any) -> None:
 
 def test_a_session_is_warmed_once(cold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
-    monkeypatch.setattr("kartosql.engines.spark.listing._tried", done.append)
+    monkeypatch.setattr("kartosql.engines.spark.listing.isolated", done.append)
     for _ in range(2):
         with warming(cold):
             pass
@@ -167,7 +167,7 @@ def test_what_fails_while_warming_is_told_by_who_needs_it(cold: Any, monkeypatch
         failed.append(given)
         raise ValueError
 
-    monkeypatch.setattr("kartosql.engines.spark.listing._tried", fail)
+    monkeypatch.setattr("kartosql.engines.spark.listing.isolated", fail)
     with warming(cold):
         pass
     assert failed == [cold]
