@@ -67,7 +67,7 @@ class DeltaTarget:
     def write(self, live: LiveFiles, paths: Sequence[str], known: Collection[str]) -> dict[str, Any]:
         """Write the next version unless nothing changed; raises what ``Store.put_if`` raises."""
         before = self._before
-        schema = _Schema(live)
+        schema = _DeltaSchema(live)
         stood = {} if before is None else _vectors_by_path(before)
         places = {path: at for at, path in enumerate(stood)}  # of files in the version before
         vectors = {paths[file]: _vector(rows) for file, rows in live.deleted.items()}
@@ -97,7 +97,7 @@ def _now() -> int:
     return int(dt.datetime.now(dt.timezone.utc).timestamp() * 1000)
 
 
-class _Schema:
+class _DeltaSchema:
     """The columns of a table as Delta has them; raises ``unsupported-type``."""
 
     def __init__(self, live: LiveFiles) -> None:
