@@ -417,9 +417,8 @@ class Execution:
         every = [t for o in self.attempt.bound.occurrences for p in o.source.parts for t in p.tables]
 
         def reading(scan: Scan) -> DuckStatement:
-            parts = [p for o in scan.occurrences for p in o.parts]
-            tables, opened = [t for p in parts for t in p.part.tables], [p for p in parts if p.summary is None]
-            return runtime.statement(settings, files, tables, [key for p in opened for key in p.opened], scan)
+            tables = [t for o in scan.occurrences for p in o.parts for t in p.part.tables]
+            return runtime.statement(settings, files, tables, scan.selected, scan)
 
         if engine == "spark":
             from kartosql.engines.spark.engine import SparkStatement

@@ -158,6 +158,16 @@ class Scan:
         parts = self.occurrences[0].parts if len(self.occurrences) == 1 else ()
         return bool(parts) and parts[0].summary is not None
 
+    @property
+    def opened(self) -> list[PartScan]:
+        """The parts of which files are opened."""
+        return [p for o in self.occurrences for p in o.parts if p.summary is None]
+
+    @property
+    def selected(self) -> list[str]:
+        """Keys of the files that will be opened, those of deletes too; what two occurrences read is there twice."""
+        return [key for part in self.opened for key in part.opened]
+
 
 class PhaseClock:
     """Notes the seconds that passed since the last lap, by the name of the phase."""
@@ -237,15 +247,12 @@ class ScanReport(Report):
     @property
     def files_selected(self) -> int:
         """Files that will be opened, counted once per table occurrence."""
-        return sum(len(p.files) for p in self._opened())
-
-    def _opened(self) -> list[PartScan]:
-        return [p for o in self.scan.occurrences for p in o.parts if p.summary is None]
+        return sum(len(p.files) for p in self.scan.opened)
 
     @property
     def selected(self) -> list[str]:
-        """Keys of the files that will be opened, those of deletes too; what two occurrences read is there twice."""
-        return [key for part in self._opened() for key in part.opened]
+        """Keys of the files that will be opened, as ``Scan.selected``."""
+        return self.scan.selected
 
     @property
     def bytes_selected(self) -> int | None:
