@@ -16,7 +16,7 @@ import pytest
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.plan import small_reads
-from kartosql.plan.small_reads import Output, ReadShape, SmallRead
+from kartosql.plan.small_reads import ReadItem, ReadShape, SmallRead
 from kartosql.store import Store
 from written import write_dataset
 
@@ -252,7 +252,7 @@ def test_a_long_text_of_all_rows_is_held_once(tmp_path, monkeypatch):
     try:
         wanted = ({"i": 7, "s": long}, {"q": 1})
         size = (tmp_path / "x.parquet").stat().st_size
-        items = [Output("s", pa.string(), "s")]
+        items = [ReadItem("s", pa.string(), "s")]
         reads = [SmallRead(["x.parquet"], [size], ReadShape(items, schema, [], None), values) for values in wanted]
         one, every = [read.run(Store(str(tmp_path))) for read in reads]
     finally:

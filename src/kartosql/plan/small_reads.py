@@ -38,7 +38,7 @@ MAX_DIGITS = 30  # of decimals whose sum has at most 38
 _PLAIN = ("expressions", "from_", "where", "this", "db", "catalog", "alias")  # what a SELECT and its table may have
 
 
-class Output(NamedTuple):
+class ReadItem(NamedTuple):
     """An output column of a SELECT: a column, or an ``aggregate`` over it, of all rows where no column is named."""
 
     name: str
@@ -50,7 +50,7 @@ class Output(NamedTuple):
 class ReadShape(NamedTuple):
     """What statements of a shape have in common: the items, the columns, and those compared with the place of what."""
 
-    items: Sequence[Output]
+    items: Sequence[ReadItem]
     schema: pa.Schema
     compared: Sequence[tuple[str, Span]]
     footers: FooterCache | None  # schemas of the files that were read; None if not by pages
@@ -142,7 +142,7 @@ def _equal(column: pa.ChunkedArray, value: int | str) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, pa.bool_())
 
 
-def _aggregate(item: Output, rows: pa.Table) -> pa.Scalar:
+def _aggregate(item: ReadItem, rows: pa.Table) -> pa.Scalar:
     """Return an aggregate over a column of some rows; raises ValueError where only the engine can tell it."""
     import pyarrow.compute as pc
 
@@ -228,17 +228,17 @@ def _aggregated(item: exp.Expression) -> tuple[str, exp.Expression | None]:
 
 def _item(
     item: exp.Expression, aggregate: str, over: exp.Expression | None, types: Mapping[str, pa.DataType]
-) -> Output | None:
+) -> ReadItem | None:
     """Return an item of a SELECT list; None for an aggregate of which only the engine knows what it makes."""
     if not aggregate:
-        return Output(item.name, types[item.name], item.name)
+        return ReadItem(item.name, types[item.name], item.name)
     column = "" if over is None else over.name
     if aggregate == "count":
-        return Output(item.alias, pa.int64(), column, aggregate)
+        return ReadItem(item.alias, pa.int64(), column, aggregate)
     of = types[column]
     if pa.types.is_decimal128(of) and of.precision <= MAX_DIGITS:
-        return Output(item.alias, pa.decimal128(38, of.scale) if aggregate == "sum" else of, column, aggregate)
-    return Output(item.alias, of, column, aggregate) if of in _AGGREGATED[aggregate] else None
+        return ReadItem(item.alias, pa.decimal128(38, of.scale) if aggregate == "sum" else of, column, aggregate)
+    return ReadItem(item.alias, of, column, aggregate) if of in _AGGREGATED[aggregate] else None
 
 
 def _type(node: exp.Expression, bound: BoundQuery, source: Table, table: FileTable) -> pa.DataType | None:
