@@ -21,7 +21,7 @@ from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek import versions
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import datasets, operation
+from kartosql.write import operation
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
 from kartosql.write.history import Retention, pack, repack
@@ -484,7 +484,7 @@ def test_restore_that_others_are_always_faster_than_ends_with_their_commit(con, 
     with pytest.raises(KartosqlError) as caught:
         con.restore("r", 1)
     assert caught.value.code == "concurrent-commit"
-    assert con.sql("SELECT count(*) FROM r").rows() == [(3 + datasets.ATTEMPTS,)]
+    assert con.sql("SELECT count(*) FROM r").rows() == [(3 + operation.ATTEMPTS,)]
 
 
 def test_restore_takes_files_from_before_columns_were_added_and_decimals_widened(con):

@@ -36,9 +36,8 @@ from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.cubes import change_members, opened_cube
 from kartosql.write.datasets import append_to_dataset
 from kartosql.write.files import footer
-from kartosql.write.operation import Operation, report
+from kartosql.write.operation import Operation, repeated, report
 
-ATTEMPTS = 5
 FILES_AT_ONCE, ROWS_AT_ONCE, BYTES_AT_ONCE = 16, 100_000, 4 << 20  # that are read with one query
 FILE, _ROW, ROWS, _SOURCE = "kartosql_file", "kartosql_row", "kartosql_rows", "kartosql_source"
 _ACTION, _GOES, _OLD = "kartosql_action", "kartosql_goes", "kartosql_old"
@@ -51,28 +50,28 @@ def change_rows(request: Request, statement: ws.ChangeRows, datasets: ws.Columns
     """
     deletes = any(a.values is None for a in statement.actions)
     name = "merge_rows" if statement.source else "delete_rows" if deletes else "update_rows"
-    for left in reversed(range(ATTEMPTS)):
-        operation = request.session.operation(name)
-        found = request.session.tables().find(statement.target.parts, statement.target.span, statement.text)
-        try:
-            if len(found.parts) > 1 and not found.is_attached:
-                return _CubeChange(request, statement, operation).run(datasets)
-            # Who was too late once lets nobody of this machine in between.
-            with nullcontext() if left == ATTEMPTS - 1 else _turn(request, statement):
-                return _RowChange(request, statement, operation).run()
-        except ConcurrentCommit:
-            if not left:
-                raise
-        except KartosqlError as e:
-            point_into(statement.text, e)
-            raise
-    raise AssertionError
+    session, target, text = request.session, statement.target, statement.text
 
+    def is_cube() -> bool:
+        found = session.tables().find(target.parts, target.span, text)
+        return len(found.parts) > 1 and not found.is_attached
 
-def _turn(request: Request, statement: ws.ChangeRows) -> AbstractContextManager[object]:
-    """Wait for the turn of this machine's writers at the dataset that a statement changes."""
-    session = request.session
-    return session.store.turn(targets.dataset_target(session.tables(), statement.target, statement.text).table.uuid)
+    def attempt() -> pa.Table:
+        operation = session.operation(name)
+        if is_cube():
+            return _CubeChange(request, statement, operation).run(datasets)
+        return _RowChange(request, statement, operation).run()
+
+    def turn() -> AbstractContextManager[object]:
+        if is_cube():
+            return nullcontext()
+        return session.store.turn(targets.dataset_target(session.tables(), target, text).table.uuid)
+
+    try:
+        return repeated(attempt, turn)
+    except KartosqlError as e:
+        point_into(text, e)
+        raise
 
 
 def point_into(text: str, error: KartosqlError) -> None:

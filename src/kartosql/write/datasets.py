@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.errors import ConcurrentCommit, FormatError, KartosqlWarning, SqlError, UsageError, quoted, text_of
+from kartosql.errors import FormatError, KartosqlWarning, SqlError, UsageError, quoted, text_of
 from kartosql.formats.kartothek import naming, versions
 from kartosql.formats.kartothek.cube import invalid_cube, is_seed
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
@@ -29,7 +29,7 @@ from kartosql.write.change import CODECS, LONG_AGO, Change, Select, common_schem
 from kartosql.write.files import Written, pairs_of_files
 from kartosql.write.inputs import Rows, invalid_data, is_columns, open_rows
 from kartosql.write.layout import Layout, check_name, checked_metadata, columns_of, is_index_type
-from kartosql.write.operation import Operation, check_index_keys, no_rows, report
+from kartosql.write.operation import Operation, check_index_keys, no_rows, repeated, report
 from kartosql.write.removal import Removal, delete_datasets, same_partitions
 
 if TYPE_CHECKING:
@@ -177,25 +177,14 @@ def _one_table(dataset: Dataset) -> DatasetTable:
     return next(iter(dataset.tables.values()))
 
 
-ATTEMPTS = 5
-
-
 def restore(begin: Callable[[], Operation], name: str, as_of: int | str) -> WriteReport:
-    """Make a dataset what it was, as a version or at a time; see Connection.restore.
+    """Make a dataset what it was, as a version or at a time; see Connection.restore."""
 
-    It begins again if others committed meanwhile.
-    """
-    for left in reversed(range(ATTEMPTS)):
+    def turn() -> AbstractContextManager[object]:
         operation = begin()
-        uuid = find_uuid(operation.snapshot, text_of(name))
-        try:
-            # Who was too late once lets nobody of this machine in between.
-            with nullcontext() if left == ATTEMPTS - 1 else operation.store.turn(uuid):
-                return _restored(operation, uuid, as_of)
-        except ConcurrentCommit:
-            if not left:
-                raise
-    raise AssertionError
+        return operation.store.turn(find_uuid(operation.snapshot, name))
+
+    return repeated(lambda: _restored(begin(), text_of(name), as_of), turn)
 
 
 def _restored(operation: Operation, name: str, as_of: int | str) -> WriteReport:

@@ -6,12 +6,12 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from kartosql import stopping
-from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageError, quoted
+from kartosql.errors import CommitUnknown, ConcurrentCommit, FormatError, KartosqlError, UsageError, quoted
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.naming import FOLLOWED, POINTER
@@ -31,6 +31,8 @@ from kartosql.write.recovery import read_head
 if TYPE_CHECKING:
     from kartosql.typing import WriteReport
 
+ATTEMPTS = 5  # of what has to read the present state again if others commit meanwhile
+_T = TypeVar("_T")
 _LONGEST_TIME = f"0000-00-00T00:00:00.000000-{'0' * 32}"
 
 
@@ -250,6 +252,21 @@ def check_index_keys(layout: Layout) -> None:
 def no_rows(name: str) -> UsageError:
     """Return the error about data without rows."""
     return invalid_data(name, "it has no rows", "Leave the dataset out.")
+
+
+def repeated(attempt: Callable[[], _T], turn: Callable[[], contextlib.AbstractContextManager[object]]) -> _T:
+    """Return what an attempt returns, which is made again if others committed meanwhile; raises ``concurrent-commit``.
+
+    Who was too late once has a ``turn``, and lets nobody of this machine in between.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            with contextlib.nullcontext() if left == ATTEMPTS - 1 else turn():
+                return attempt()
+        except ConcurrentCommit:
+            if not left:
+                raise
+    raise AssertionError
 
 
 def report(written: Sequence[Written], committed: Committed | None) -> WriteReport:
