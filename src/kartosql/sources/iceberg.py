@@ -18,13 +18,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from kartosql.errors import FormatError, StoreError, first_line, missing_file, reraise
-from kartosql.formats.arrays import array_of
 from kartosql.formats.folder import ParquetSchemas
 from kartosql.formats.iceberg import metadata as documents
 from kartosql.formats.iceberg.avro import BOUNDS, COUNTS, of_key
 from kartosql.formats.iceberg.columns import arrow_type, bound_values, default_of, in_file, partition_reader
 from kartosql.formats.iceberg.deletes import DeleteFile, delete_file, location, positions_of
-from kartosql.formats.iceberg.metadata import COLUMNS, Entries, invalid, unsupported
+from kartosql.formats.iceberg.metadata import Entries, invalid, unsupported
 from kartosql.formats.kartothek.metadata import many_objects
 from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant
@@ -214,7 +213,7 @@ class IcebergTable(OneTable):
         except KeyError:
             raise missing_file(f"{place.store.url}/{key}", "Older snapshots may be whole.") from None
 
-    def _live(self, snapshot: Snapshot | None) -> tuple[_Files, _Files]:
+    def _live(self, snapshot: Snapshot | None) -> tuple[Entries, Entries]:
         """Return the live data files of a snapshot, and those that delete rows."""
         listed = documents.manifests_of(snapshot, self._read) if snapshot is not None else []
         new = [m for m in listed if m.manifest_path not in self._manifests]
@@ -224,7 +223,7 @@ class IcebergTable(OneTable):
         self._manifests = {m.manifest_path: known[m.manifest_path] for m in listed}
         deleting = {m.manifest_path for m in listed if m.content}
         data, deletes = ([e for p, e in self._manifests.items() if (p in deleting) == which] for which in (False, True))
-        return _Files.of(data), _Files.of(deletes)
+        return Entries.of(data), Entries.of(deletes)
 
     # -- tables --------------------------------------------------------------------------------
 
@@ -259,14 +258,14 @@ class IcebergTable(OneTable):
 
     def _files(
         self,
-        entries: _Files,
+        entries: Entries,
         columns: Mapping[str, _Column],
         metadata: TableMetadata,
         constants: Sequence[Mapping[str, Any]],
         partitions: PartitionTable,
     ) -> FolderTable:
         """Return files as a table, with the values of columns that they need not hold."""
-        found = entries.found
+        found = entries.files
         places = self._keys(found["path"], metadata)
         files = tuple([prefix + key for prefix, key in places])
         mapping = list(names.root) if (names := metadata.name_mapping()) is not None else []
@@ -301,9 +300,9 @@ class IcebergTable(OneTable):
     def _rule(
         self,
         metadata: TableMetadata,
-        data: _Files,
+        data: Entries,
         scope: Sequence[int],
-        deleting: _Files,
+        deleting: Entries,
         deletes: Sequence[DeleteFile],
         columns: Mapping[str, _Column],
     ) -> Deletes:
@@ -321,50 +320,20 @@ class IcebergTable(OneTable):
             table = self._files(deleting.some(those), own, metadata, [{}] * len(those), none)
             within = [deletes[at].scope for at in those] if is_scoped else []
             keys.append(KeyDeletes(table, tuple(own), [deletes[at].sequence for at in those], within))
-        sequence = [number or 0 for number in data.found["sequence"].to_pylist()]
+        sequence = [number or 0 for number in data.files["sequence"].to_pylist()]
         by_position = [one for one in deletes if not one.keys]
-        positions = positions_of(data.found["path"].to_pylist(), sequence, scope, by_position, self._read)
+        positions = positions_of(data.files["path"].to_pylist(), sequence, scope, by_position, self._read)
         return Deletes(positions, tuple(keys), sequence, scope)
 
 
-@dataclass(frozen=True, eq=False)
-class _Files:
-    """Files of manifests, column by column, and what partitions they are in."""
-
-    found: pa.Table
-    partitions: Sequence[tuple[int, tuple[Any, ...]]]  # the spec, and the values
-    partition: Sequence[int]  # of each file, the place of one of these
-
-    @classmethod
-    def of(cls, manifests: Sequence[Entries]) -> _Files:
-        """Return the files of manifests."""
-        partitions, partition = list[tuple[int, tuple[Any, ...]]](), list[int]()
-        for one in manifests:
-            partition += [len(partitions) + at for at in one.files["partition"].to_pylist()]
-            partitions += [(one.spec, values) for values in one.partitions]
-        tables = [one.files for one in manifests] or [pa.table({n: pa.nulls(0, t) for n, t in COLUMNS.items()})]
-        return cls(pa.concat_tables(tables), partitions, partition)
-
-    def some(self, files: Sequence[int]) -> _Files:
-        """Return some of the files."""
-        own = self.found.take(array_of(files, pa.int64()))
-        return replace(self, found=own, partition=[self.partition[f] for f in files])
-
-    def scopes(self, numbers: dict[tuple[Any, ...], int]) -> list[int]:
-        """Return a number for the partition of each file, the same for the same one of one spec."""
-        alike = [(spec, *("nan" if v != v else v for v in values)) for spec, values in self.partitions]
-        own = [numbers.setdefault(values, len(numbers)) for values in alike]
-        return [own[at] for at in self.partition]
-
-
-def _deletes(metadata: TableMetadata, files: _Files, scopes: Sequence[int]) -> list[DeleteFile]:
+def _deletes(metadata: TableMetadata, files: Entries, scopes: Sequence[int]) -> list[DeleteFile]:
     parted = {i: any(str(f.transform) != "void" for f in spec.fields) for i, spec in metadata.specs().items()}
-    every = zip(files.found.to_pylist(), files.partition, scopes, strict=True)
+    every = zip(files.files.to_pylist(), files.partition, scopes, strict=True)
     return [delete_file(row, scope, is_scoped=parted[files.partitions[at][0]]) for row, at, scope in every]
 
 
 def _partitions(
-    metadata: TableMetadata, files: _Files, columns: Mapping[str, _Column]
+    metadata: TableMetadata, files: Entries, columns: Mapping[str, _Column]
 ) -> tuple[PartitionTable, list[dict[str, Any]]]:
     """Return the values of columns by which all files are parted as they are, and for each file those of others."""
     identity = {

@@ -314,14 +314,9 @@ def alike(reader: Reader, pieces: Sequence[bytes], wanted: OptionReader) -> Sequ
     return [_ODD + piece if reader == wanted.option else NOTHING for piece in pieces]
 
 
-def _starting(numbers: Iterable[int]) -> bytes:
-    """Return the pattern of numbers that begin with one of some bytes."""
-    small, large = (b"[%b]" % b"".join(re.escape(bytes([n])) for n in numbers if (n > 127) == big) for big in (0, 1))
-    return b"(?:%b|%b[\x80-\xff]{0,7}[\x00-\x7f])" % (small, large)
-
-
-# How many items there are; if that is negative, and so odd, the bytes of all of them follow.
-_HEAD = b"(?:%b|%b%b)" % (_starting(range(2, 256, 2)), _starting(range(1, 256, 2)), _NUMBER)
+# How many items there are; maps with a negative number, after which their bytes are told, are read by readers.
+_HEAD = b"(?:[%b]|[%b][\x80-\xff]{0,7}[\x00-\x7f])"
+_HEAD %= tuple(b"".join(re.escape(bytes([n])) for n in range(begin, begin + 128, 2)) for begin in (0, 128))
 
 
 def of_key(reader: OptionReader, pieces: Sequence[bytes], key: int) -> list[Any]:

@@ -8,8 +8,9 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -172,16 +173,38 @@ def manifests_of(snapshot: Snapshot, read: Read) -> list[ManifestFile]:
         return found
 
 
-COLUMNS = dict.fromkeys(("partition", *_NUMBERS), pa.int64()) | dict.fromkeys(("path", "referenced"), pa.string())
+COLUMNS = dict.fromkeys(_NUMBERS, pa.int64()) | dict.fromkeys(("path", "referenced"), pa.string())
 COLUMNS |= dict.fromkeys(_RAW, pa.binary()) | {"is_vector": pa.bool_()}
 
 
-class Entries(NamedTuple):
-    """Live files that a manifest lists, column by column, and the partitions of the ``spec`` that they are in."""
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Live files that manifests list, column by column, with the partition that each is in."""
 
-    spec: int
-    partitions: Sequence[tuple[Any, ...]]
-    files: pa.Table  # ``partition`` is the place of one of these
+    files: pa.Table
+    partitions: Sequence[tuple[int, tuple[Any, ...]]]  # the spec, and the values
+    partition: Sequence[int]  # of each file, the place of one of these
+
+    @classmethod
+    def of(cls, manifests: Sequence[Entries]) -> Entries:
+        """Return the files of manifests."""
+        partitions, partition = list[tuple[int, tuple[Any, ...]]](), list[int]()
+        for one in manifests:
+            partition += [len(partitions) + at for at in one.partition]
+            partitions += one.partitions
+        tables = [one.files for one in manifests] or [pa.table({n: pa.nulls(0, t) for n, t in COLUMNS.items()})]
+        return cls(pa.concat_tables(tables), partitions, partition)
+
+    def some(self, files: Sequence[int]) -> Entries:
+        """Return some of the files."""
+        found = self.files.take(array_of(files, pa.int64()))
+        return Entries(found, self.partitions, [self.partition[file] for file in files])
+
+    def scopes(self, numbers: dict[tuple[Any, ...], int]) -> list[int]:
+        """Return a number for the partition of each file, the same for the same one of one spec."""
+        alike = [(spec, *("nan" if v != v else v for v in found)) for spec, found in self.partitions]
+        own = [numbers.setdefault(found, len(numbers)) for found in alike]
+        return [own[at] for at in self.partition]
 
 
 def entries_of(manifest: ManifestFile, read: Read, cache: UserCache | None = None) -> Entries:
@@ -199,10 +222,10 @@ def entries_of(manifest: ManifestFile, read: Read, cache: UserCache | None = Non
             raise invalid(name, f"{files['path'].filter(is_bare)[0].as_py()[:200]!r} has no sequence number")
         encoded = files["partition"].combine_chunks().dictionary_encode()
         sequence = pc.coalesce(files["sequence"], constant(manifest.sequence_number, pa.int64()))
-        columns = {n: files[n] for n in COLUMNS} | {"sequence": sequence, "partition": encoded.indices.cast(pa.int64())}
-        found = values(_ENTRIES.field(written, 102), encoded.dictionary.to_pylist())
-        partitions = [tuple(record[at] for at in range(len(record))) for record in found]
-        return Entries(manifest.partition_spec_id, partitions, pa.table(columns))
+        records = values(_ENTRIES.field(written, 102), encoded.dictionary.to_pylist())
+        own = [(manifest.partition_spec_id, tuple(record[at] for at in range(len(record)))) for record in records]
+        columns = {n: files[n] for n in COLUMNS} | {"sequence": sequence}
+        return Entries(pa.table(columns), own, encoded.indices.to_pylist())
 
 
 def _kept(data: bytes, name: str, cache: UserCache | None) -> tuple[str, pa.Table]:
