@@ -385,6 +385,19 @@ def test_drop_dataset_and_drop_cube(con):
     assert con.datasets() == []
 
 
+def test_dropping_deletes_the_files_of_earlier_versions_too(tmp_path):
+    with kartosql.connect(tmp_path, read_only=False) as con:
+        con.sql(
+            "CREATE DATASET d PARTITION BY (k) INDEX (n) AS SELECT range AS id, range % 3 AS k, range AS n FROM range(9)"
+        )
+        con.create_skipping_index("d", minmax=["id"])
+        for sql in ("DELETE FROM d WHERE id < 4", "INSERT OVERWRITE d SELECT * FROM d", "RESTORE d TO VERSION 2"):
+            con.sql(sql)
+        con.sql("DROP DATASET d")
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        assert con.sql("SHOW TABLES").rows() == []
+
+
 def test_what_is_not_there_is_dropped_only_if_exists(con):
     for sql in ("DROP CUBE IF EXISTS nope", "DROP DATASET IF EXISTS nope", "DROP DATASET IF EXISTS c.nope"):
         assert con.sql(sql).rows() == []

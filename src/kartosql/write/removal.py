@@ -17,7 +17,7 @@ from kartosql.formats.kartothek.dataset import DatasetTable, parse_partitions
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.formats.kartothek.naming import BASE
 from kartosql.formats.kartothek.snapshot import unknown_dataset
-from kartosql.formats.kartothek.versions import listed
+from kartosql.formats.kartothek.versions import listed, read_entries
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, Detail, OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write.change import Change, Select
@@ -89,7 +89,7 @@ def same_partitions(keys: Sequence[str], table: str) -> Select:
 def delete_datasets(
     operation: Operation, uuids: Sequence[str], primary: str | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Delete datasets with their files, all or none, and return by uuid how many files were theirs.
+    """Delete datasets with their files and versions, all or none, and return by uuid how many files were theirs.
 
     ``primary`` is the uuid of the seed of their cube. A file that cannot be deleted stays
     behind without meaning, for a cleanup to find.
@@ -102,19 +102,26 @@ def delete_datasets(
         document = operation.document(uuid)
         if document is None:
             raise unknown_dataset(uuid)
-        documents.append(document)
+        documents.append((document, _past_files(operation.store, uuid)))
     done = operation.commit([Change(uuid, operation.name, drop=True) for uuid in uuids], primary=primary)
     reports = {}
-    for uuid, document in zip(uuids, documents, strict=True):
+    for uuid, (document, past) in zip(uuids, documents, strict=True):
         with contextlib.suppress(KartosqlError):
-            _delete_files(operation.store, document)
+            _delete_files(operation.store, document, past)
             operation.store.delete(list(operation.store.list_below(f"{BASE}/{uuid}")))
         files = [key for column in document.files.values() for key in column if key is not None]
         reports[uuid] = {**report((), done.get(uuid)), "removed": len(document.labels or ()), "files": len(files)}
     return reports
 
 
-def _delete_files(store: Store, document: DatasetDocument) -> None:
+def _past_files(store: Store, uuid: str) -> set[str]:
+    """Return the keys of the files of all versions that the history of a dataset tells of."""
+    with contextlib.suppress(KartosqlError):
+        return {key for entry in read_entries(store, uuid) for key in entry.named_keys() if key.startswith(f"{uuid}/")}
+    return set()
+
+
+def _delete_files(store: Store, document: DatasetDocument, past: Set[str]) -> None:
     tables = document.tables or (naming.DEFAULT_TABLE,)
     keys = [key for column in document.files.values() for key in column if key is not None]
     if document.labels is None:
@@ -122,7 +129,7 @@ def _delete_files(store: Store, document: DatasetDocument) -> None:
         keys = [key for key in below if not key.endswith(f"/{naming.COMMON_METADATA}")]
         tables = tuple({key.split("/")[1] for key in keys})
     keys += [key for key in document.indices.values() if isinstance(key, str)]
-    store.delete(keys)
+    store.delete(list(past.union(keys)))
     store.delete([key for *_, key in listed(store, document.uuid)])
     for table in tables:
         _delete_schema(store, document.uuid, naming.schema_key(document.uuid, table))
