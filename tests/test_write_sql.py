@@ -388,7 +388,7 @@ def test_drop_dataset_and_drop_cube(con):
 def test_dropping_deletes_the_files_of_earlier_versions_too(tmp_path):
     with kartosql.connect(tmp_path, read_only=False) as con:
         con.sql(
-            "CREATE DATASET d PARTITION BY (k) INDEX (n) AS SELECT range AS id, range % 3 AS k, range AS n FROM range(9)"
+            "CREATE DATASET d PARTITION BY (k) INDEX (n) AS SELECT range AS id, range % 3 k, range AS n FROM range(9)"
         )
         con.create_skipping_index("d", minmax=["id"])
         for sql in ("DELETE FROM d WHERE id < 4", "INSERT OVERWRITE d SELECT * FROM d", "RESTORE d TO VERSION 2"):

@@ -121,7 +121,7 @@ def _past_files(store: Store, uuid: str) -> set[str]:
     return set()
 
 
-def _delete_files(store: Store, document: DatasetDocument, past: Set[str]) -> None:
+def _delete_files(store: Store, document: DatasetDocument, past: set[str]) -> None:
     tables = document.tables or (naming.DEFAULT_TABLE,)
     keys = [key for column in document.files.values() for key in column if key is not None]
     if document.labels is None:
@@ -129,7 +129,7 @@ def _delete_files(store: Store, document: DatasetDocument, past: Set[str]) -> No
         keys = [key for key in below if not key.endswith(f"/{naming.COMMON_METADATA}")]
         tables = tuple({key.split("/")[1] for key in keys})
     keys += [key for key in document.indices.values() if isinstance(key, str)]
-    store.delete(list(past.union(keys)))
+    store.delete([*past.difference(keys), *keys])
     store.delete([key for *_, key in listed(store, document.uuid)])
     for table in tables:
         _delete_schema(store, document.uuid, naming.schema_key(document.uuid, table))
