@@ -63,7 +63,9 @@ def copy_cube(
         raise UsageError(
             f"Cube {prefix!r}: the dataset {(others or clash)[0]!r} {what} in the target.",
             code="dataset-exists",
-            hint="Choose another name." if others else "Pass overwrite=True to replace it, or choose another name.",
+            hint="Choose another name."
+            if others
+            else "Replace it with overwrite=True or --overwrite, or rename the copy.",
         )
     if is_whole:
         seed = moves[new_names[state.cube.seed_dataset]].uuid
@@ -89,7 +91,7 @@ def copy_dataset(
         raise UsageError(
             f"The dataset {move.uuid!r} already exists in the target.",
             code="dataset-exists",
-            hint="Pass overwrite=True to replace it, or choose another name.",
+            hint="Replace it with overwrite=True or --overwrite, or rename the copy.",
         )
     there = cube_of(target.snapshot, move.uuid)
     if there is not None:

@@ -94,7 +94,7 @@ def extend_cube(
         )
     existing = set(known) & set(given)
     if existing and not overwrite:
-        raise _exists(cube, min(existing), "Pass overwrite=True to replace it, or append to it.")
+        raise _exists(cube, min(existing), "Append to it, or replace it: overwrite=True, in SQL DROP DATASET first.")
     kept = {name: m.table.schema for name, m in state.members.items() if name not in given}
     kept = {name: kept[name] for name in sorted(kept, key=lambda n: n != cube.seed_dataset)}
     return _write_new(operation, cube, given, kept, existing, metadata, partition_on)
