@@ -56,6 +56,8 @@ def test_the_first_write_makes_a_new_store(tmp_path, caplog):
         with pytest.raises(StoreError) as e:
             kartosql.connect(slip, read_only=False)
         assert e.value.code == "store-not-found"
+    for other in ("new2", "2new", "old", "x"):
+        kartosql.connect(tmp_path / other, read_only=False)
 
 
 @pytest.mark.parametrize(

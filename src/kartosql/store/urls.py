@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -173,20 +174,28 @@ def way_out(root: str) -> str:
     """Return what to do about a local store that is no folder: take the one of a file, or one of a name like it."""
     if os.path.isfile(root):
         return f"A store is a folder. That of this file is {os.path.dirname(root)!r}, where its rows are a table."
-    if close := similar_folder(root):
-        return f"Did you mean {close!r}? For a new store beside it, make its folder first."
-    return "Check the path. To begin a new store: connect(..., read_only=False) in Python, --write on the command line."
+    begin = "To begin a new store: connect(..., read_only=False) in Python, --write on the command line."
+    close = similar_folder(root)
+    if close is None:
+        return f"Check the path. {begin}"
+    return f"Did you mean {close!r}? {'For a new store beside it, make its folder first.' if _is_slip(root) else begin}"
 
 
 def may_begin(root: str) -> bool:
-    """Return whether a new store may begin at a path, below a folder that holds nothing of a name like it."""
-    return not os.path.lexists(root) and os.path.isdir(os.path.dirname(root)) and similar_folder(root) is None
+    """Return whether a new store may begin at a path, below a folder that holds nothing it is a slip of."""
+    return not os.path.lexists(root) and os.path.isdir(os.path.dirname(root)) and not _is_slip(root)
 
 
-def similar_folder(root: str) -> str | None:
+def _is_slip(root: str) -> bool:
+    """Return whether a path is nearly that of a folder beside it, in more than digits: ``sales2`` is not ``sales3``."""
+    close = similar_folder(root, 0.8)
+    return close is not None and re.sub(r"\d", "", close) != re.sub(r"\d", "", root)
+
+
+def similar_folder(root: str, cutoff: float = 0.6) -> str | None:
     """Return the folder that stands beside a path and has a name like it, if there is one."""
     folder, name = os.path.split(root)
     with contextlib.suppress(OSError), os.scandir(folder or "/") as entries:
-        if close := closest(name, (entry.name for entry in islice(entries, 1_000) if entry.is_dir())):
+        if close := closest(name, (entry.name for entry in islice(entries, 1_000) if entry.is_dir()), cutoff):
             return os.path.join(folder, close)
     return None
