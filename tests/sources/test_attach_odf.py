@@ -133,7 +133,8 @@ def test_a_dataset_is_read_as_it_was(con, tmp_path):
         ("t AS OF 'yesterday'", "invalid-value"),
         ("t AT (VERSION => 3)", "invalid-value"),
         ("t AT (VERSION => k)", "not-supported"),
-        ("t AT (TIMESTAMP => now())", "not-supported"),
+        ("t AT (TIMESTAMP => now() - INTERVAL 9999999 DAYS)", "invalid-value"),
+        ("t AT (TIMESTAMP => now() - INTERVAL 1 MONTH)", "not-supported"),
     ]:
         assert failure(con, f"SELECT * FROM {text}").code == code
     con.register("r", pa.table({"a": [1]}))

@@ -10,6 +10,7 @@ import os
 import random
 import uuid as uuids
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -392,6 +393,50 @@ def test_a_version_beside_the_present_in_one_statement(con):
     con.sql("ATTACH '" + con.store.url + "' AS other (TYPE kartothek)")
     assert con.sql("SELECT count(*) FROM other.d AT (VERSION => 1)").rows() == [(9,)]
     assert con.sql("SHOW HISTORY FROM other.d").rows() == con.sql("SHOW HISTORY FROM d").rows()
+
+
+@pytest.mark.parametrize(
+    ("told", "length"),
+    [
+        ("now()", {}),
+        ("current_timestamp - INTERVAL 3 DAYS", {"days": 3}),
+        ("(now() - INTERVAL '2' WEEK) - INTERVAL '30 minutes'", {"weeks": 2, "minutes": 30}),
+        ("now() + INTERVAL -90 SECOND", {"seconds": 90}),
+    ],
+)
+def test_a_time_before_now_moves_with_the_clock(con, monkeypatch, told, length):
+    rows = con.history("d").arrow().to_pylist() * 2
+    asked = rows[0]["time"]
+
+    class Clock(dt.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return asked + dt.timedelta(**length)
+
+    monkeypatch.setattr("kartosql.tables.names.dt", SimpleNamespace(datetime=Clock, timedelta=dt.timedelta, UTC=dt.UTC))
+    for row in rows:
+        asked = row["time"]
+        for _ in range(5):  # plans of what is asked for often are kept
+            seen = con.sql(f"SELECT count(*), sum(x) FROM d AT (TIMESTAMP => {told}) WHERE x > 0").rows()
+            assert seen == con.sql(f"SELECT count(*), sum(x) FROM ({at('d', row['version'])}) WHERE x > 0").rows()
+    told = con.explain(f"SELECT x FROM d AT (TIMESTAMP => {told})").to_dict()["scans"][0]["at"]
+    assert told == f"now() - {dt.timedelta(**length)}"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "now() - INTERVAL 1 MONTH",
+        "CAST(now() AS DATE)",
+        "today()",
+        "now(1)",
+        "now() - INTERVAL (-1) DAY",
+        "random()",
+        "x - now()",
+    ],
+)
+def test_other_times_are_refused(con, told):
+    assert code_of(con.sql, f"SELECT * FROM d AT (TIMESTAMP => {told})") == "not-supported"
 
 
 def test_explain_names_the_version_or_the_time_that_is_asked_for(con):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -450,6 +451,8 @@ def _step(step: Step) -> StepDict:
 def _moment(scan: OccurrenceScan) -> str | int | None:
     """Return the version or the time at which a table is read, None for as of now and for changes between two."""
     as_of = scan.occurrence.as_of
+    if isinstance(as_of, dt.timedelta):
+        return f"now() - {-as_of}"
     return None if isinstance(as_of, tuple) else as_of
 
 

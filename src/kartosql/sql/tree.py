@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import math
 import re
 import threading
@@ -197,8 +199,9 @@ def _noting(name: str) -> Any:
 
 
 CHANGES = "changes"
-# A time, a version, or a table with two versions between which changes are asked for, None for the present one.
-Past = str | int | tuple[str, int, int | None]
+# A time, how far back it is, a version, or a table and two versions between which changes are asked for, None for now.
+Past = str | dt.timedelta | int | tuple[str, int, int | None]
+_NOW = ("now", "get_current_timestamp", "transaction_timestamp")
 
 
 class SpanParser(DuckDBParser):
@@ -315,9 +318,9 @@ def operands(node: exp.Expression) -> list[exp.Expression]:
 
 
 def past_of(table: exp.Table, text: str) -> tuple[Past, Span] | None:
-    """Return the time at which a table is asked for, as text, or its version, and the place of the clause.
+    """Return the time at which a table is asked for, or its version, and the place of the clause.
 
-    Raises ``not-supported`` for clauses that name neither a constant time nor the number of a version.
+    Raises ``not-supported`` for clauses that name no constant time, none before ``now()``, and no number of a version.
     """
     clause = table.args.get("when") or table.args.get("version")
     if clause is None:
@@ -331,17 +334,35 @@ def past_of(table: exp.Table, text: str) -> tuple[Past, Span] | None:
     is_time = kind == "TIMESTAMP" if is_past else kind == "AS OF"
     if span is not None and is_version and isinstance(value, exp.Literal) and value.this.isdigit():
         return int(value.this[:MAX_DIGITS]), span
+    if span is not None and is_time and (step := _from_now(value)) is not None:
+        return step, span
     while isinstance(value, exp.Cast):
         value = value.this
     if span is None or is_version or not is_time or not isinstance(value, exp.Literal) or not value.is_string:
         raise SqlError(
-            "A table can be asked for at a constant time or version only.",
+            "A table can be asked for at a constant time or version only, or at one some time before now().",
             code="not-supported",
-            hint="Write FROM t AT (TIMESTAMP => '2026-01-31 12:00:00'), or AT (VERSION => 7).",
+            hint="Write FROM t AT (TIMESTAMP => '2026-01-31 12:00:00'), now() - INTERVAL 3 DAY, or AT (VERSION => 7).",
             span=span,
             sql=text,
         )
     return value.this, span
+
+
+def _from_now(node: exp.Expression) -> dt.timedelta | None:
+    """Return how far from the present ``now()`` and such with intervals behind it is, None for other expressions."""
+    if isinstance(node, exp.CurrentTimestamp) or (isinstance(node, exp.Anonymous) and node.name.lower() in _NOW):
+        return None if node.expressions else dt.timedelta()
+    step = node.expression.unnest() if isinstance(node, exp.Add | exp.Sub) else None
+    number = step.this.unnest() if isinstance(step, exp.Interval) else None
+    start = _from_now(node.this.unnest()) if isinstance(number, exp.Literal) else None
+    if step is None or number is None or start is None:
+        return None
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # of months and years, which have no length
+        unit = step.text("unit").lower().removesuffix("s")
+        length = dt.timedelta(**{f"{unit}s": float(number.name)})
+        return start + length if isinstance(node, exp.Add) else start - length
+    return None
 
 
 def columns_of_where(tree: exp.Expression) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import sys
@@ -67,6 +68,7 @@ class Tables:
         self._system = system  # the tables of information_schema
         # What is attached, as it was when the statement first named it.
         self._found: dict[tuple[Name, str | int | None], Table] = {}
+        self._now = dt.datetime.now(dt.UTC)
 
     def __repr__(self) -> str:
         return f"<tables {', '.join(self.names())}>"
@@ -102,7 +104,7 @@ class Tables:
         """
         try:
             if as_of is not None:
-                return self._past(name, as_of)
+                return self._past(name, self._moment(as_of) if isinstance(as_of, dt.timedelta) else as_of)
             if len(name) == 1:
                 return self._one(name[0])
             first = by_case(name[0], self._attached)
@@ -119,7 +121,13 @@ class Tables:
             raise
         raise SqlError(f"There is no table {'.'.join(name)!r}.", code="unknown-table", span=span, sql=sql)
 
-    def _past(self, name: Name, as_of: Past) -> Table:
+    def _moment(self, step: dt.timedelta) -> str:
+        try:
+            return str(self._now + step)
+        except OverflowError:
+            raise SqlError("There is no such time.", code="invalid-value") from None
+
+    def _past(self, name: Name, as_of: str | int | tuple[str, int, int | None]) -> Table:
         """Return a table as it was; raises ``no-versions`` where only the present is known."""
         from kartosql.formats.kartothek import versions  # not at the top: most statements ask for the present
 
