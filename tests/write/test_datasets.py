@@ -328,3 +328,32 @@ def test_data_without_a_column_of_the_dataset_are_refused(tmp_path, call, lackin
             getattr(con, call)("d", pa.table({"p": [1], "x": [2]}).drop_columns([lacking]))
         assert caught.value.code == "incompatible-schema"
         assert con.sql("SELECT p, x FROM d").rows() == [(1, 1)]
+
+
+def test_a_folder_of_other_files_does_not_become_a_dataset(tmp_path):
+    files = [tmp_path / "sales" / "year=2024" / "a.parquet", tmp_path / "flat" / "b.parquet"]
+    for path in files:
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"x": [1]}), path)
+    with (
+        kartosql.connect(tmp_path, read_only=False) as con,
+        kartosql.connect("memory://other", read_only=False) as other,
+    ):
+        other.create_dataset("sales", {"x": [2]})
+        for call in (
+            lambda: con.create_dataset("flat", {"x": [2]}),
+            lambda: con.sql("CREATE OR REPLACE DATASET sales AS SELECT 2 AS x"),
+            lambda: other.copy_dataset("sales", con),
+        ):
+            with pytest.raises(UsageError, match="belong to no dataset") as e:
+                call()
+            assert e.value.code == "target-taken"
+        assert con.datasets() == []
+        assert con.sql("SELECT x, year FROM sales").rows() == [(1, 2024)]
+        # What a write that did not end has left is no obstacle.
+        (tmp_path / "d" / "table" / "p=1").mkdir(parents=True)
+        pq.write_table(pa.table({"x": [1]}), tmp_path / "d" / "table" / "p=1" / "c.parquet")
+        (tmp_path / "d" / ".commit").mkdir()
+        (tmp_path / "d" / ".commit" / "x").write_text("")
+        con.create_dataset("d", {"x": [2]})
+        assert con.sql("FROM d").rows() == [(2,)]

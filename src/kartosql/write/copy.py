@@ -26,7 +26,15 @@ from kartosql.write.datasets import cube_of, find_uuid
 from kartosql.write.document import is_there
 from kartosql.write.files import Written, copy_file, footer
 from kartosql.write.indexing import StoredIndex
-from kartosql.write.layout import Layout, check_member_name, check_name, check_together, flags, wanted_indices
+from kartosql.write.layout import (
+    Layout,
+    check_folder,
+    check_member_name,
+    check_name,
+    check_together,
+    flags,
+    wanted_indices,
+)
 from kartosql.write.operation import Operation, report
 
 if TYPE_CHECKING:
@@ -93,6 +101,8 @@ def copy_dataset(
             code="dataset-exists",
             hint="Replace it with overwrite=True or --overwrite, or rename the copy.",
         )
+    if not exists:
+        check_folder(target.store, move.uuid, found.tables)
     there = cube_of(target.snapshot, move.uuid)
     if there is not None:
         prefix, member = there

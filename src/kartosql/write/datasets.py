@@ -28,7 +28,7 @@ from kartosql.write import cubes
 from kartosql.write.change import CODECS, LONG_AGO, Change, Select, common_schema, evolved, read_known, widen
 from kartosql.write.files import Written, pairs_of_files
 from kartosql.write.inputs import Rows, invalid_data, is_columns, open_rows
-from kartosql.write.layout import Layout, check_name, checked_metadata, columns_of, is_index_type
+from kartosql.write.layout import Layout, check_folder, check_name, checked_metadata, columns_of, is_index_type
 from kartosql.write.operation import Operation, check_index_keys, no_rows, repeated, report
 from kartosql.write.removal import Removal, delete_datasets, same_partitions
 
@@ -70,6 +70,8 @@ def create_dataset(
     keys = columns_of(partition_on, "partition_on")
     base = _layout(uuid, keys, columns_of(index_columns, "index_columns"), metadata)
     rows = _open(data, table, base)
+    if not exists:
+        check_folder(operation.store, uuid, rows)
     written = list(operation.write(rows, _layouts(base, rows), may_be_empty=True).values())
     change = operation.adding(written, create=not exists, replace_all=exists, format=format)
     return _commit(operation, change, written)

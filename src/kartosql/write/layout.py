@@ -22,6 +22,7 @@ from kartosql.formats.arrays import constant
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, invalid_cube, is_visible
 from kartosql.formats.kartothek.metadata import merge_types, normalise
+from kartosql.store import Store
 from kartosql.store.keys import key_problem
 from kartosql.text.types import type_name, type_names
 from kartosql.write.inputs import Rows, gathered, invalid_data
@@ -94,6 +95,22 @@ def check_name(name: Any) -> str:
     if not isinstance(name, str) or not naming.is_dataset_uuid(name):
         raise UsageError(f"{name!r} is no legal dataset name.", hint="Use letters, digits, +, - and _.")
     return name
+
+
+def check_folder(store: Store, uuid: str, tables: Iterable[str]) -> None:
+    """Raise ``target-taken`` if the folder of a new dataset holds files that no write of its tables can have left.
+
+    They would be hidden by the dataset, and CLEANUP would remove them.
+    """
+    folders = (*tables, "indices", "metadata")  # the last one of Iceberg, of a dataset that was published
+    own = tuple(f"{uuid}/{name}/" for name in folders)
+    for key in store.list_below(f"{uuid}/"):
+        if not key.startswith(own) and not key[len(uuid) + 1 :].startswith((".", "_")):
+            raise UsageError(
+                f"The folder {uuid!r} of the store holds files that belong to no dataset, such as {key!r}.",
+                code="target-taken",
+                hint="Choose another name, or move them away.",
+            )
 
 
 def check_member_name(name: Any) -> str:
