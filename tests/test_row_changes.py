@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
+import re
 from typing import Any
 
 import duckdb
@@ -572,6 +573,36 @@ def test_a_certificate_names_skipping_indexes_that_hold_a_value_of_live_files_ke
     assert _certified(con, "i = 3") == []
 
 
+def test_a_certificate_of_a_cube_is_about_all_datasets_with_the_columns(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        made = {
+            "seed": pa.table({"x": [1, 2], "y": [1, 1], "p": [0, 1], "s": ["a", "b"]}),
+            "e": pa.table({"p": [0], "x": [1], "w": [5]}),
+            "f": pa.table({"p": [0, 1], "y": [1, 1], "u": [7, 8]}),
+        }
+        con.build_cube(kartosql.Cube("c", ["x", "y"], "p"), made)
+        con.sql("DELETE FROM c WHERE x = 1")
+        for condition, names in [
+            ("x = 1", ["seed", "e"]),
+            ("c.s = 'a'", ["seed"]),
+            ("W = 5 AND C.x < 2", ["e"]),
+            ("p = 0 AND u > 1", ["f"]),
+            ("u = 7", ["f"]),
+            ("x = 3", []),
+        ]:
+            found = con.sql(f"VERIFY ERASED C WHERE {condition}").arrow()
+            plain = re.sub("(?i)c[.]", "", condition)
+            each = [con.sql(f"VERIFY ERASED c.{name} WHERE {plain}").arrow() for name in names]
+            assert found.to_pylist() == [row for one in each for row in one.to_pylist()]
+            assert bool(names) == bool(found.num_rows)
+        with pytest.raises(
+            kartosql.KartosqlError, match="No dataset of the cube holds all columns of the condition: s, w"
+        ):
+            con.sql("VERIFY ERASED c WHERE s = 'a' AND w = 5")
+        with pytest.raises(kartosql.KartosqlError, match="There is no column 'nope'"):
+            con.sql("VERIFY ERASED c WHERE nope = 1")
+
+
 def test_a_certificate_goes_by_whole_values_of_skipping_indexes_alone(con, tmp_path):
     con.sql("CREATE SKIPPING INDEX ON d (BLOOMFILTER(i, s), NGRAM(s), REGEXVALUELIST(s) WITH (pattern = '(.*)'))")
     assert _certified(con, "s = 'a'") == _certified(con, "i = 1") == []
@@ -669,7 +700,7 @@ def test_a_certificate_reads_files_from_before_a_dataset_was_replaced_and_names_
 
 
 @pytest.mark.parametrize(
-    "sql", ["VERIFY ERASED d WHERE nope = 1", "VERIFY ERASED nope WHERE i = 1", "VERIFY ERASED c WHERE x = 1"]
+    "sql", ["VERIFY ERASED d WHERE nope = 1", "VERIFY ERASED nope WHERE i = 1", "VERIFY ERASED c WHERE nope = 1"]
 )
 def test_a_certificate_is_about_columns_of_one_dataset(con, sql):
     with pytest.raises(kartosql.KartosqlError) as e:

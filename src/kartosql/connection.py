@@ -707,11 +707,15 @@ class Connection:
         """
         return Query(schema_log.versions_table(*self._found(table)))
 
-    def restore(self, table: str, version: int | str) -> WriteReport:
+    def restore(self, table: str, version: int | str) -> WriteReport | dict[str, WriteReport]:
         """Make a dataset what it was, as a version or at a time given as text, by a commit that writes no data file.
 
-        Raises ``unknown-table``, ``no-such-version``, ``version-gone`` and ``incompatible-schema``.
+        A cube, of which all datasets go back, takes a time, and what is returned is by dataset. Raises
+        ``unknown-table``, ``no-such-version``, ``no-versions``, ``version-gone`` and ``incompatible-schema``.
         """
+        is_cube = isinstance(table, str) and cubes.is_cube_alone(self._session.snapshot(), table)
+        if is_cube:
+            return datasets.restore_cube(lambda: self._session.operation("restore"), table, version)
         return datasets.restore(lambda: self._session.operation("restore"), table, version)
 
     def publish(

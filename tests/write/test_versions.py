@@ -30,6 +30,7 @@ from kartosql.write.recovery import read_head
 from kartosql.write.removal import collect
 from write.rivals import adding, in_partition
 
+EXTRA = {"seed": {}, "e": {"w": [3]}}
 IGNORED = "ignore::kartosql.errors.KartosqlWarning"
 
 
@@ -541,6 +542,60 @@ def test_restore_takes_files_from_before_columns_were_added_and_decimals_widened
     con.append_to_dataset("n", pa.table({"p": [1], "m": wide, "i": [8], "more": ["y"]}))
     assert con.sql("SELECT i FROM n ORDER BY m").rows() == [(7,), (8,)]
     assert con.check("n", full=True) == []
+
+
+def test_a_cube_goes_back_to_any_time_at_once(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        con.build_cube(kartosql.Cube("c", "x", "p"), {"seed": pa.table({"x": [1, 2], "p": [0, 1]})})
+        con.extend_cube("c", {"e": pa.table({"x": [1], "p": [0], "w": [1]})})
+        for act in (
+            lambda: con.append_to_cube("c", {n: pa.table({"x": [3], "p": [0], **w}) for n, w in EXTRA.items()}),
+            lambda: con.sql("UPDATE c SET w = 9 WHERE x = 1"),
+            lambda: con.remove_partitions("c", "p == 0"),
+            lambda: con.append_to_cube("c", {"e": pa.table({"x": [2], "p": [1], "w": [5]})}),
+        ):
+            act()
+        times = sorted({row["time"].isoformat() for row in con.history("c").arrow().to_pylist()})
+        then = {time: sorted(con.sql(at("c", time)).rows(), key=repr) for time in times}
+        shown = {time: con.sql(at("c", time)).columns for time in times}
+        for time in random.Random(3).choices(times, k=12):
+            before = len(con.history("c").rows())
+            was, done = sorted(con.sql("FROM c").rows(), key=repr), con.restore("c", time)
+            assert set(done) == {"seed", "e"}
+            # Columns that came later stay, and are NULL then.
+            names = ", ".join(shown[time])
+            assert sorted(con.sql(f"SELECT {names} FROM c").rows(), key=repr) == then[time]
+            made = any(one["sequence"] for one in done.values())
+            assert len(con.history("c").rows()) == before + 2 * made
+            assert made or sorted(con.sql("FROM c").rows(), key=repr) == was
+            assert len({one["id"] for one in done.values()}) == 1
+        assert con.check("c", full=True) == []
+        assert con.sql(f"RESTORE c TO TIMESTAMP '{times[-1]}'").columns == con.sql("RESTORE c.e TO VERSION 1").columns
+        assert code_of(con.sql, "RESTORE c TO VERSION 1") == "no-versions"
+        assert code_of(con.restore, "c", "2000-01-01") == "no-such-version"
+
+
+@pytest.mark.parametrize("late", ["INSERT INTO c.e VALUES (1, 2, 7)", "DELETE FROM c.seed WHERE p = 1"])
+def test_a_cube_that_others_change_while_it_goes_back_is_as_it_was(tmp_path, monkeypatch, late):
+    with kartosql.connect(tmp_path) as con:
+        con.build_cube(
+            kartosql.Cube("c", "x", "p"),
+            {"seed": pa.table({"x": [1, 2], "p": [0, 1]}), "e": pa.table({"x": [1], "p": [0], "w": [1]})},
+        )
+        time = max(row["time"] for row in con.history("c").arrow().to_pylist()).isoformat()
+        con.append_to_cube("c", {"seed": pa.table({"x": [3], "p": [0]})})
+        real, begun = operation.Operation.commit, []
+
+        def slow(self, *arguments, **options):
+            begun.append(self.name)
+            if begun == ["restore"]:
+                con.sql(late)
+            return real(self, *arguments, **options)
+
+        monkeypatch.setattr(operation.Operation, "commit", slow)
+        con.restore("c", time)
+        assert begun.count("restore") == 2
+        assert sorted(con.sql("SELECT p, x, w FROM c").rows()) == [(0, 1, 1), (1, 2, None)]
 
 
 def test_restore_takes_up_files_that_a_cleanup_has_marked(con, monkeypatch):

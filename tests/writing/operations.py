@@ -90,9 +90,16 @@ def clean_up(con: kartosql.Connection, versions: int) -> None:
         Store.now = now  # type: ignore[method-assign]
 
 
+def as_built(con: kartosql.Connection) -> str:
+    """Return when the cube was built."""
+    history = con.history("c").arrow().to_pylist()
+    return max(row["time"] for row in history if row["operation"] == "build_cube").isoformat()
+
+
 Act = Callable[[kartosql.Connection], Any]
 OPERATIONS: dict[str, Act] = {
     "restore": lambda con: con.restore("d", 1),
+    "restore cube": lambda con: con.restore("c", as_built(con)),
     "build": lambda con: con.build_cube(kartosql.Cube("b", "x", "p"), {"seed": seed(1), "en": en(1)}),
     "overwrite with other schemas": lambda con: con.build_cube(
         CUBE, {"seed": OTHER_SEED, "en": OTHER_EN}, overwrite=True

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.errors import FormatError, KartosqlError
+from kartosql.errors import FormatError, KartosqlError, SqlError
 from kartosql.formats.kartothek import naming, versions
 from kartosql.formats.kartothek.metadata import normalise
 from kartosql.formats.xskipper.domain import OddCells
@@ -38,19 +38,42 @@ from kartosql.write.indexing import StoredIndex
 def erased(request: Request, statement: VerifyData) -> pa.Table:
     """Return the files that hold rows for which a condition holds, and those that cannot be read, with versions."""
     try:
-        return _Certificate(request, statement).run()
+        names = _names(request, statement)
+        return pa.concat_tables(_Certificate(request, statement, name).run() for name in names)
     except KartosqlError as e:
         point_into(statement.text, e)
         raise
 
 
+def _names(request: Request, statement: VerifyData) -> list[tuple[str, ...]]:
+    """Return the name of the dataset, or of those of a cube that hold all columns of the condition.
+
+    Raises ``not-supported`` where none does.
+    """
+    source = request.session.tables().find(statement.target, statement.span, statement.text)
+    if source.is_attached or len(source.parts) < 2:
+        return [statement.target]
+    tree: Any = parse(f"SELECT 1 FROM {ROWS} {statement.where}")
+    named = {source.find(name) for name in columns_of_where(tree.tree)} - {None}
+    found = [part.name for part in source.parts if named <= part.table.types.keys()]
+    if not found:
+        raise SqlError(
+            f"No dataset of the cube holds all columns of the condition: {', '.join(sorted(filter(None, named)))}.",
+            code="not-supported",
+            hint="VERIFY ERASED tells of rows of datasets: use a condition for each of them.",
+            span=statement.span,
+            sql=statement.text,
+        )
+    return [(*statement.target, name) for name in found]
+
+
 class _Certificate:
-    def __init__(self, request: Request, statement: VerifyData) -> None:
+    def __init__(self, request: Request, statement: VerifyData, name: tuple[str, ...]) -> None:
         self._request, session = replace(request, engine="duckdb"), request.session
-        named = ws.Named(statement.target, statement.span)
+        named = ws.Named(name, statement.span)
         self._target = targets.dataset_target(session.tables(), named, statement.text)
         self._table, self._store = self._target.table, session.store
-        self._snapshot, rows = session.snapshot(), f" FROM {ROWS} AS {quote(named.last)} {statement.where}"
+        self._snapshot, rows = session.snapshot(), f" FROM {ROWS} AS {quote(statement.target[-1])} {statement.where}"
         self._select: Any = parse("SELECT 1" + rows)
         self._query(self._target.source)  # which finds what is wrong with names
         self._select = parse(f"SELECT {FILE}, count(*){rows} GROUP BY ALL")

@@ -104,8 +104,11 @@ class _Writing:
                 operation = self._session.operation("set_metadata")
                 return changes({uuid: datasets.set_metadata(operation, uuid, dict(statement.metadata))})
             case ws.Restore():
-                uuid = targets.need_uuid(self._snapshot, statement.target, statement.text)
                 begin = partial(self._session.operation, "restore")
+                cube = targets.cube_name(self._snapshot, statement.target)
+                if cube is not None and cubes.is_cube_alone(self._snapshot, cube):
+                    return changes(datasets.restore_cube(begin, cube, statement.as_of))
+                uuid = targets.need_uuid(self._snapshot, statement.target, statement.text)
                 return changes({uuid: datasets.restore(begin, uuid, statement.as_of)})
         if isinstance(statement, ws.Publish):
             from kartosql.statements.publish import PUBLISHED, publish

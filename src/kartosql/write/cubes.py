@@ -288,6 +288,11 @@ def opened_cube(operation: Operation, cube: Cube | str) -> CubeState:
     return find_cube(operation.snapshot, cube)
 
 
+def is_cube_alone(snapshot: Snapshot, name: str) -> bool:
+    """Return whether a name is that of a cube, and not of a dataset as well."""
+    return name not in snapshot.keys and name in snapshot.members and snapshot.is_cube(name)
+
+
 def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
     """Return a cube  in the store; ``cube`` is its name or what it should be.
 

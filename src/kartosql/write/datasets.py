@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -182,24 +182,62 @@ def _one_table(dataset: Dataset) -> DatasetTable:
 def restore(begin: Callable[[], Operation], name: str, as_of: int | str) -> WriteReport:
     """Make a dataset what it was, as a version or at a time; see Connection.restore."""
 
+    def attempt() -> WriteReport:
+        operation = begin()
+        now = find_dataset(operation, text_of(name))
+        moment = as_of if type(as_of) is int else text_of(as_of, "A version is a whole number, or a time that")
+        change = _back_to(operation, now, versions.read(operation.snapshot, now.uuid).at(moment))
+        if not change.added and not change.removed:
+            return report((), None)
+        return {**_commit(operation, change, []), "files": sum(map(len, change.added.values()))}
+
     def turn() -> AbstractContextManager[object]:
         operation = begin()
         return operation.store.turn(find_uuid(operation.snapshot, name))
 
-    return repeated(lambda: _restored(begin(), text_of(name), as_of), turn)
+    return repeated(attempt, turn)
 
 
-def _restored(operation: Operation, name: str, as_of: int | str) -> WriteReport:
-    now = find_dataset(operation, name)
-    moment = as_of if type(as_of) is int else text_of(as_of, "A version is a whole number, or a time that")
-    then = versions.read(operation.snapshot, now.uuid).at(moment)
-    if any(not _takes(table, then.tables.get(name)) for name, table in now.tables.items()):
+def restore_cube(begin: Callable[[], Operation], prefix: str, as_of: int | str) -> dict[str, WriteReport]:
+    """Make all datasets of a cube what they were at a time, in one commit; see Connection.restore.
+
+    Those that were not there then have no rows.
+    """
+
+    def attempt() -> dict[str, WriteReport]:
+        operation = begin()
+        cubes.begin(operation, prefix)
+        state = cubes.find_cube(operation.snapshot, prefix)
+        if type(as_of) is int:
+            hint = "A cube goes back to a time: its datasets have versions, each its own."
+            raise SqlError(f"{prefix!r} has no versions.", code="no-versions", hint=hint)
+        then = versions.cube_at(operation.snapshot, prefix, text_of(as_of, "A time"))
+        seed = state.cube.seed_dataset
+        if seed not in then:
+            raise SqlError(f"{prefix!r} was no cube at that time.", code="no-such-version")
+        found = {name: operation.snapshot.dataset(state.cube.uuid(name)) for name in state.members}
+        changes = {name: _back_to(operation, now, then.get(name)) for name, now in found.items()}
+        if not any(c.added or c.removed for c in changes.values()):
+            return {name: report((), None) for name in changes}
+        # Also datasets that are as they were then: what others commit to them meanwhile would be of another state.
+        done = operation.commit(list(changes.values()), primary=state.cube.uuid(seed))
+        return {
+            name: {**report((), done[c.uuid]), "files": sum(map(len, c.added.values()))} for name, c in changes.items()
+        }
+
+    return repeated(attempt, nullcontext)
+
+
+def _back_to(operation: Operation, now: Dataset, then: Dataset | None) -> Change:
+    """Return the change that makes a dataset what it was, without rows if it was not there."""
+    if then is not None and any(not _takes(table, then.tables.get(name)) for name, table in now.tables.items()):
         raise UsageError(
             f"Dataset {now.uuid!r} had other columns or partition columns then, so its files do not fit any more.",
             code="incompatible-schema",
             hint="CREATE OR REPLACE DATASET ... AS SELECT * FROM t AT (...) writes its rows anew.",
         )
-    old, new = dict(versions.files_of(now.document)), dict(versions.files_of(then.document))
+    old = dict(versions.files_of(now.document))
+    new = dict(versions.files_of(then.document)) if then is not None else {}
     kept = [label for label, files in old.items() if new.get(label) == files]
     if kept != [label for label in new if label in set(kept)]:
         kept = []
@@ -211,10 +249,7 @@ def _restored(operation: Operation, name: str, as_of: int | str) -> WriteReport:
             positions[label] = behind
     added = {label: files for label, files in new.items() if label not in stay}
     gone = frozenset(old.keys() - stay)
-    change = Change(now.uuid, operation.name, added, gone, positions=positions, started=LONG_AGO, exact=True)
-    if not change.added and not change.removed:
-        return report((), None)
-    return {**_commit(operation, change, []), "files": sum(map(len, added.values()))}
+    return Change(now.uuid, operation.name, added, gone, positions=positions, started=LONG_AGO, exact=True)
 
 
 def _takes(table: DatasetTable, old: DatasetTable | None) -> bool:
