@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -326,3 +327,26 @@ def test_the_largest_float_may_be_no_number_of_the_statistics(local):
     with kartosql.connect(local.url) as made:
         for _ in range(4):
             assert repr(made.sql("SELECT min(f), max(f) FROM t").rows()) == "[(0.0, nan)]"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) FROM t, (SELECT min(b.w) AS low FROM c b) b",
+        "SELECT count(*) FROM (SELECT max(w), min(s) FROM c)",
+        "SELECT o FROM t WHERE EXISTS (SELECT min(w) FROM c) ORDER BY o",
+        "WITH q AS (SELECT min(w) AS low FROM c) SELECT o FROM t ORDER BY o",
+        "SELECT count(*) FROM t, (SELECT x FROM c ORDER BY w LIMIT 3) b",
+    ],
+)
+def test_extremes_that_nobody_reads_are_asked_of_no_other_dataset(tmp_path, sql):
+    keys = {"x": list(range(9)), "p": list(range(9))}
+    with kartosql.connect(tmp_path) as con, duckdb.connect() as plain:
+        con.build_cube(
+            kartosql.Cube("c", "x", "p"),
+            {"seed": pa.table({**keys, "s": ["a"] * 9}), "e": pa.table({**keys, "w": keys["x"]})},
+        )
+        con.create_dataset("t", {"o": [1, 2]})
+        for name in ("c", "t"):
+            plain.register(name, con.sql(f"FROM {name}").arrow())
+        assert con.sql(sql).rows() == plain.sql(sql).fetchall()

@@ -658,9 +658,9 @@ class Planner(EngineSession):
         return None if known is None else known.rows(files)
 
     def bounds(self, table: FileTable, columns: Sequence[str], files: Sequence[int]) -> list[ColumnBounds] | None:
-        """Return the bounds of columns in the footers of files, or None for types without bounds."""
-        types = [table.types[column] for column in columns]
-        if not table.has_footers or not all(map(is_told, types)):
+        """Return the bounds of columns in the footers of files, None for types without bounds, and for others' columns."""
+        types = [table.types[column] for column in columns if column in table.types]
+        if not table.has_footers or len(types) < len(columns) or not all(map(is_told, types)):
             return None
         if self.has_collation() and any(t in (pa.string(), pa.large_string()) for t in types):
             return None
