@@ -93,6 +93,7 @@ WRITES: dict[str, Callable[..., State]] = {
     "foreign_d": _append, "append_c": _append_c, "update_c": _update_c, "delete_c": _delete_c, "set_c": _set_c,
     "foreign_c": lambda state, en: _append_c(state, (), en), "append_l": _append, "delete_l": _delete,
     "compact_l": lambda state: state, "restore_d": lambda state: START_D, "extend_c": lambda state, en: state,
+    "restore_c": lambda state: START_C,
 }  # fmt: skip
 READS: dict[str, Callable[..., Any]] = {
     "read_d": lambda state: state,

@@ -38,6 +38,7 @@ KEYS = [("a", 1), ("a", 2), ("b", 3), ("a", 5), ("b", 6)]
 CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
 GRACE = 7 * DAY
 FIRST = 1  # version of ``d``
+AS_BUILT = "2026-01-01 00:30:00Z"  # when all has been made, and nobody acts yet
 SHRINKS = 400  # runs to make a program shorter
 
 
@@ -130,7 +131,11 @@ class _Maker:
             return (name, self.random.choice([1.0, 30.0, 3 * 3600.0, 7.5 * DAY]))
         if name == "index":
             return (name, self.random.choice(["create", "drop", "skip"]), table)
-        return (name,) if name.startswith("read") or name in ("compact_l", "restore_d", "copy_d") else (name, table)
+        return (
+            (name,)
+            if name.startswith("read") or name in ("compact_l", "restore_d", "restore_c", "copy_d")
+            else (name, table)
+        )
 
 
 KINDS: dict[str, dict[str, int]] = {
@@ -142,6 +147,7 @@ KINDS: dict[str, dict[str, int]] = {
     "c": {
         "append_c": 7, "update_c": 4, "delete_c": 3, "set_c": 3, "foreign_c": 1, "read_c": 5, "find_c": 3, "compact": 3,
         "clean": 3, "index": 1, "sleep": 1, "repair": 1, "extend_c": 1,
+        "restore_c": 1,
     },
     "l": {"append_l": 4, "delete_l": 3, "compact_l": 3, "read_l": 5, "find_l": 3},
 }  # fmt: skip
@@ -427,6 +433,9 @@ class _Acts:
     def _data(seed: Any, en: Any) -> dict[str, pa.Table]:
         return {name: make(rows) for name, make, rows in (("seed", table_seed, seed), ("en", table_en, en)) if rows}
 
+    def restore_c(self) -> None:
+        self.con.restore("c", AS_BUILT)
+
     def extend_c(self, en: Any) -> None:
         name = f"more{self.event.actor}of{self.event.began}"
         self.con.extend_cube(CUBE, {name: table_en(en).rename_columns(["p", "x", name])})
@@ -525,6 +534,8 @@ def run(made: Program, scheduler: Scheduler | None = None) -> Run:
         metadata._newest.clear()
         session_pool.clear()
         place.objects.update(begun)
+        if any(op[0] == "restore_c" for ops in made.actors for op in ops):
+            scheduler.now = 2 * 3600.0  # no clock is so slow that what is committed now is from before AS_BUILT
         if "d" in tables:
             found.known.append(FIRST)
             found.versions[FIRST] = []
