@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import builders
+import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.write import datasets
@@ -133,3 +134,29 @@ def test_the_seed_keeps_the_indices_of_its_dimensions(store):
         drop(store, "x", "c.seed")
     assert e.value.code == "invalid-cube"
     assert list(builders.read_document(store, "c++seed")["indices"]) == ["x"]
+
+
+def test_an_index_is_of_what_was_read_also_if_a_restore_brings_back_what_its_head_had(tmp_path, monkeypatch):
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("d", pa.table({"p": [1, 2], "n": [1, 2]}), partition_on="p")
+        operation = con._session.operation("create_index")
+        operation.begin_at(["d"])  # the first state; the second one is read, and the third one has files of the first
+        con.replace_partitions("d", pa.table({"p": [1, 2], "n": [3, 4]}))
+        read = datasets._pairs
+
+        def late(*arguments):
+            pairs = read(*arguments)
+            con.restore("d", 1)
+            con.append_to_dataset("d", pa.table({"p": [1], "n": [5]}))
+            return pairs
+
+        monkeypatch.setattr(datasets, "_pairs", late)
+        datasets.create_index(operation, "d", "n")
+        assert con.check("d", full=True) == []
+        assert [con.sql(f"SELECT n FROM d WHERE n = {n}").rows() for n in (1, 2, 3, 4, 5)] == [
+            [(1,)],
+            [(2,)],
+            [],
+            [],
+            [(5,)],
+        ]

@@ -72,13 +72,13 @@ class Change:
     ``added`` maps the labels of new partitions, in order, to their file per table, ``pairs`` each indexed column to the
     values (column ``value``) and labels (column ``label``) of the new files, and ``schemas`` each table to the schema
     of its columns, partition columns included. ``metadata`` go into the document, ``forgotten`` are the keys of those
-    that leave it. ``indices`` creates an index from such pairs over all partitions, or drops it (None). With ``create``
-    the dataset must not exist; with ``replace_all`` whatever it holds goes away, and so does it with ``drop``.
-    ``positions`` says of added labels whose place among the partitions they take, or before which they come if that one
-    stays; all others come last. ``repaired`` are the ids of lost commits that this one brings back. With
-    ``restart_history`` the schema history begins anew. With ``evolve`` the schemas may add to those that are there.
-    ``rows`` is how many rows the new files hold, if that is known. What is ``exact`` is for the state that it was made
-    for, and no other one.
+    that leave it. ``indices`` creates an index from such pairs over the partitions with the labels ``indexed``, those
+    of the head that it was planned on if none are given, or drops it (None). With ``create`` the dataset must not
+    exist; with ``replace_all`` whatever it holds goes away, and so does it with ``drop``. ``positions`` says of added
+    labels whose place among the partitions they take, or before which they come if that one stays; all others come
+    last. ``repaired`` are the ids of lost commits that this one brings back. With ``restart_history`` the schema
+    history begins anew. With ``evolve`` the schemas may add to those that are there. ``rows`` is how many rows the new
+    files hold, if that is known. What is ``exact`` is for the state that it was made for, and no other one.
     """
 
     uuid: str
@@ -93,6 +93,7 @@ class Change:
     create: bool = False
     replace_all: bool = False
     indices: Mapping[str, pa.Table | None] = field(default_factory=dict)
+    indexed: frozenset[str] | None = None
     started: dt.datetime | None = None
     positions: Mapping[str, str] = field(default_factory=dict)
     drop: bool = False
@@ -662,7 +663,9 @@ class _IndexWork:
         given = self.change.indices.get(column)
         if given is not None:
             labels = self.document.labels or ()
-            planned = frozenset(self.planned.labels or ()) if self.planned is not None else frozenset()
+            planned = self.change.indexed
+            if planned is None:
+                planned = frozenset(self.planned.labels or ()) if self.planned is not None else frozenset()
             gone = planned.difference(labels)
             if gone:
                 is_gone = pc.is_in(given["label"].cast(pa.string()), value_set=pa.array(sorted(gone), pa.string()))

@@ -410,7 +410,9 @@ def create_index(operation: Operation, name: str, columns: str | Iterable[str]) 
     check_index_keys(Layout(dataset.uuid, dataset.uuid, index_columns=names))
     _warn_of_nulls(operation, dataset, names)
     pairs = _pairs(operation, dataset, names)
-    change = Change(dataset.uuid, operation.name, indices=pairs)
+    # The head may be older than what was read here, and a RESTORE may bring files of its time back.
+    labels = frozenset(dataset.document.labels or ())
+    change = Change(dataset.uuid, operation.name, indices=pairs, indexed=labels)
     done = operation.commit([change])[dataset.uuid]
     values = {column: pc.count_distinct(found["value"]).as_py() for column, found in pairs.items()}
     return {"columns": list(names), "values": values, "sequence": done.sequence, "id": done.id}

@@ -658,7 +658,7 @@ class Planner(EngineSession):
         return None if known is None else known.rows(files)
 
     def bounds(self, table: FileTable, columns: Sequence[str], files: Sequence[int]) -> list[ColumnBounds] | None:
-        """Return the bounds of columns in the footers of files, None for types without bounds, and for others' columns."""
+        """Return the bounds of columns in the footers of files, None for types without and columns of others."""
         types = [table.types[column] for column in columns if column in table.types]
         if not table.has_footers or len(types) < len(columns) or not all(map(is_told, types)):
             return None
