@@ -497,13 +497,14 @@ def test_the_metadata_file_that_counts(tmp_path):
     names = ["v1.metadata.json", "v2.gz.metadata.json", "v10.metadata.json", "snap-1.avro", "version-hint.text"]
     assert newest(names, None, "f") == "v10.metadata.json"
     assert newest(names, "1", "f") == "v2.gz.metadata.json"  # the hint is late by one
-    assert newest(names, "77", "f") == "v10.metadata.json"
+    assert newest(names[1:], "1", "f") == "v10.metadata.json"  # it was cleaned up
     assert newest(["00002-a.metadata.json", "00001-b.metadata.json.gz"], None, "f") == "00002-a.metadata.json"
     assert newest(["00002-a.metadata.json", "00001-b.metadata.json"], "00001-b", "f") == "00001-b.metadata.json"
     cases = [
         (["x.json"], None),
         (["00001-a.metadata.json", "00001-b.metadata.json"], None),
         (names, "v3.metadata.json"),
+        (names, "77"),
     ]
     for names, hint in cases:
         with pytest.raises(KartosqlError) as e:

@@ -438,7 +438,7 @@ def _batches(files: Sequence[int], stamps: Sequence[str], most: int) -> list[lis
     found: list[list[int]] = []
     room = 0
     for file in files:
-        size = int(stamps[file].partition("-")[0])
+        size = int(stamps[file].lstrip("-").partition("-")[0])
         if not found or size > room:
             found.append([])
             room = most

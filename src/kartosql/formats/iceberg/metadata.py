@@ -97,7 +97,7 @@ def newest(names: Iterable[str], hint: str | None, folder: str) -> str:
         hint = "ATTACH the root of a table, above its folder metadata, or one of the metadata files in there."
         raise FormatError(f"{folder}: there is no metadata file of an Iceberg table", code="no-files", hint=hint)
     version = max(found)
-    if hint is not None and not hint.isdecimal():
+    if hint is not None and (not hint.isdecimal() or int(hint[:18]) > version):  # older ones have dead rows
         named = [n for ns in found.values() for n in ns if n in (hint, f"{hint}.metadata.json")]
         if not named:
             raise invalid(f"{folder}/{HINT}", f"there is no metadata file {hint[:120]!r}")

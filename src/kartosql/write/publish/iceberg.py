@@ -74,8 +74,7 @@ class IcebergTarget:
         self._before, self._manifests, self._version = {}, [], 0
         if not any(n.endswith((".metadata.json", ".metadata.json.gz")) for n in names):
             return
-        hint = self._read(documents.HINT).decode() if documents.HINT in names else None
-        newest = documents.newest(names, hint, self.store.url)
+        newest = documents.newest(names, None, self.store.url)  # a hint may be older, or newer than the names
         with documents.decoding(newest):
             self._before = json.loads(self._read(newest)) if newest.startswith("v") else {}
         if _DATASET not in self._before.get("properties", ()):
