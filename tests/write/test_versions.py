@@ -22,6 +22,7 @@ from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek import versions
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
+from kartosql.write import commit as commits
 from kartosql.write import operation
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
@@ -514,6 +515,24 @@ def test_restore_begins_again_if_others_commit_meanwhile(con, monkeypatch, text)
     assert begun.count("restore") == 2
     assert sorted(con.sql("SELECT p, v FROM r").rows()) == [(0, 1), (1, 2)]
     assert len(con.sql("SHOW HISTORY FROM r").rows()) == 4
+
+
+@pytest.mark.parametrize(("other", "sequence"), [(1, None), (2, 5)])
+def test_a_restore_is_not_taken_for_another_one_that_brings_back_the_same_files(con, monkeypatch, other, sequence):
+    con.create_dataset("r", pa.table({"p": [0, 1], "v": [1, 2]}), partition_on=["p"])
+    con.sql("INSERT INTO r VALUES (2, 3)")
+    con.sql("DELETE FROM r WHERE p < 2")
+    real, rivals = commits.swap, [other]
+
+    def late(*arguments):
+        if rivals:
+            con.restore("r", rivals.pop())
+        return real(*arguments)
+
+    monkeypatch.setattr(commits, "swap", late)
+    assert con.restore("r", 1)["sequence"] == sequence
+    assert sorted(con.sql("SELECT p, v FROM r").rows()) == [(0, 1), (1, 2)]
+    assert [row[0] for row in con.history("r").rows()] == [1, 2, 3, 4, 5][: sequence or 4]
 
 
 def test_restore_that_others_are_always_faster_than_ends_with_their_commit(con, monkeypatch):

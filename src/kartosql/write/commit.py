@@ -263,7 +263,8 @@ class _Committing:
         return landed
 
     def _fate(self, attempt: CommitAttempt, head: Head | None) -> Fate:
-        return attempt.fate(head, self.id, self.change.added)
+        # What goes back to an older state adds labels that others may bring back as well.
+        return attempt.fate(head, self.id, () if self.change.exact else self.change.added)
 
     def _base(self, change: Change, head: Head | None) -> Head | None:
         """Return the head that a change was planned on: the first one seen, if none is given."""
