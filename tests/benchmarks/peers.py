@@ -243,7 +243,7 @@ def measure(question: Question, data: Data, ideal: Ideal, peers: Mapping[str, ot
         gc.collect()
         gc.disable()
         try:
-            costs = in_turns(ways, runs, warm=4 if question.opened else ANEW)
+            costs = in_turns(ways, runs, warm=4 if question.opened else ANEW, settle=True)
         finally:
             gc.enable()
     row = Row(question, median(costs["ideal"].cpu), reasons=reasons)

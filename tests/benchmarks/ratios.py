@@ -38,15 +38,18 @@ class Figure:
     details: str = ""
 
 
-def in_turns(ways: Mapping[str, Way], runs: int, warm: int = 1) -> dict[str, Cost]:
+def in_turns(ways: Mapping[str, Way], runs: int, warm: int = 1, *, settle: bool = False) -> dict[str, Cost]:
     """Return what each way costs; who begins changes from turn to turn.
 
-    The first ``warm`` turns fill caches and are not counted.
+    The first ``warm`` turns fill caches and are not counted. With ``settle``, each way begins when threads that
+    another one has left at work are at rest, as their time would count as its own.
     """
     costs = {name: Cost() for name in ways}
     order = list(ways)
     for turn in range(warm + runs):
         for name in order if turn % 2 else order[::-1]:
+            if settle:
+                _wait_for_threads()
             before, started = time.process_time(), time.perf_counter()
             ways[name](turn)
             ended = time.perf_counter()
@@ -54,6 +57,14 @@ def in_turns(ways: Mapping[str, Way], runs: int, warm: int = 1) -> dict[str, Cos
                 costs[name].elapsed.append(ended - started)
                 costs[name].cpu.append(time.process_time() - before)
     return costs
+
+
+def _wait_for_threads() -> None:
+    for _ in range(200):
+        before = time.process_time()
+        time.sleep(0.005)
+        if time.process_time() - before < 0.0005:
+            return
 
 
 def at_most(name: str, limit: float, ours: Cost, other: Cost, what: str = "ideal") -> Figure:

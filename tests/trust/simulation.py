@@ -314,9 +314,7 @@ class Run:
             return is_faulty or bool(self.program.faults)
         if waited > GRACE - DAY:  # files are kept for readers and writers of that time
             return error.code in ("commit-expired", "missing-file", "missing-metadata")
-        # Of a dataset that another one has just made, or died behind that, nobody knows yet that it is new.
-        is_unknown = error.code == "version-gone" and event.name == "restore_c"
-        return is_unknown or (error.code == "not-indexed" and event.name == "index")
+        return error.code == "not-indexed" and event.name == "index"
 
 
 class _Acts:

@@ -8,6 +8,7 @@ import json
 import operator
 import os
 import random
+import shutil
 import uuid as uuids
 from decimal import Decimal
 from types import SimpleNamespace
@@ -168,7 +169,7 @@ def test_a_commit_without_an_entry_is_a_version_and_hides_no_other(local, number
     if number > 1:
         assert content(found.at(1)) == model[1]
     else:
-        with pytest.raises(KartosqlError, match="older entries of its history are lost"):
+        with pytest.raises(KartosqlError, match="the first is 1 of"):
             found.at("2001-01-01")
 
 
@@ -592,6 +593,23 @@ def test_a_cube_goes_back_to_any_time_at_once(tmp_path):
         assert con.sql(f"RESTORE c TO TIMESTAMP '{times[-1]}'").columns == con.sql("RESTORE c.e TO VERSION 1").columns
         assert code_of(con.sql, "RESTORE c TO VERSION 1") == "no-versions"
         assert code_of(con.restore, "c", "2000-01-01") == "no-such-version"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_is_new_is_known_as_new_without_an_entry(tmp_path, more):
+    with kartosql.connect(tmp_path) as con:
+        con.build_cube(kartosql.Cube("c", "x", "p"), {"seed": pa.table({"x": [1, 2], "p": [0, 1]})})
+        time = con.history("c").arrow()["time"][0].as_py().isoformat()
+        con.extend_cube("c", {"e": pa.table({"x": [1], "p": [0], "w": [1]})})
+        for n in range(more):
+            con.append_to_cube("c", {"e": pa.table({"x": [2], "p": [1], "w": [n]})})
+        shutil.rmtree(tmp_path / ".kartosql" / "history" / "c++e")
+        if more:  # nobody knows what the dataset was before
+            assert code_of(con.sql, at("c", time)) == code_of(con.restore, "c", time) == "version-gone"
+        else:
+            assert sorted(con.sql(at("c", time)).rows()) == [(0, 1), (1, 2)]
+            assert code_of(con.sql, f"SELECT * FROM c.e AT (TIMESTAMP => '{time}')") == "no-such-version"
+            assert con.restore("c", time)["e"]["removed"] == 1
 
 
 @pytest.mark.parametrize("late", ["INSERT INTO c.e VALUES (1, 2, 7)", "DELETE FROM c.seed WHERE p = 1"])

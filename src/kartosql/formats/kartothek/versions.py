@@ -264,6 +264,7 @@ class History:
             number = max([link.sequence, *self._numbers]) + 1
             link, older = Link(number, "", FOREIGN, changed.isoformat()), [link.id, *older]
         self.last = link.sequence  # the number of the present version
+        self._ids = [link.id, *older]
         self.entries = _chain({e.id: e for e in entries}, link, older)
 
     def _place(self, version: int) -> int:
@@ -281,9 +282,9 @@ class History:
     def before_first(self, what: int | str) -> SqlError:
         """Return the error about what was before all versions that are known, if there was anything."""
         first = self.entries[0]
-        if first.entry is not None and first.entry.before is None:
-            return gone(self.dataset.uuid, what, f"the first is {first.version} of {first.time}", "no-such-version")
         after = self.entries[1].entry if len(self.entries) > 1 else None
+        if (first.entry is not None and first.entry.before is None) or self._began_with(first.commit, after):
+            return gone(self.dataset.uuid, what, f"the first is {first.version} of {first.time}", "no-such-version")
         if first.operation == FOREIGN and not (after is not None and after.older):
             return gone(
                 self.dataset.uuid, what, "what was before was written by another program, which recorded nothing"
@@ -291,6 +292,17 @@ class History:
         # A cleanup that drops what is older leaves the state that the first entry met.
         is_lost = after is not None and after.base is None
         return gone(self.dataset.uuid, what, "older entries of its history are lost" if is_lost else _RETENTION)
+
+    def _began_with(self, commit: str | None, after: Entry | None) -> bool:
+        """Return whether a commit of which there is no entry is known as the first one by what came ``after`` it.
+
+        Its entry may be on its way, or its writer died. Behind the last commit there is the document.
+        """
+        if commit is None:
+            return False
+        if after is not None:
+            return commit == after.origin and not after.older
+        return self._ids == [commit] and commit == self.dataset.document.metadata[IDENTITY].get("origin")
 
     def document(self, version: int) -> DatasetDocument:
         """Return the document of a version; raises ``no-such-version`` and ``version-gone``."""
