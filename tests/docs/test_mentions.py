@@ -78,7 +78,8 @@ def wrong_in(words: list[str]) -> str | None:
     """Return what of a command does not exist."""
     roots = [CHECKOUT, SOURCE.parent]
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
-        roots += [CHECKOUT / "tests"] if words[0] == "PYTHONPATH=tests" else []
+        name, _, folders = words[0].partition("=")
+        roots += [CHECKOUT / folder for folder in folders.split(":")] if name == "PYTHONPATH" else []
         words = words[1:]
     program = words[0].rsplit("/", 1)[-1] if words else ""
     given = [w.strip("[],.|").partition("=")[0] for w in words[1:]]

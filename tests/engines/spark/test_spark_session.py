@@ -190,3 +190,9 @@ def test_a_client_without_spark_is_imported_with_a_home(spark: Any, monkeypatch:
     assert sessions._pyspark().__name__ == "SparkSession"
     assert seen == [True]
     assert "SPARK_HOME" not in os.environ
+
+
+def test_a_file_that_executors_do_not_find_may_lie_where_only_the_driver_looks():
+    text = "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file d/x.parquet. SQLSTATE: KD001"
+    error = sessions.translate(RuntimeError(text), interrupted=False, timed_out=False)
+    assert (error.code, "executors do not see the folder" in str(error.hint)) == ("missing-file", True)
