@@ -60,6 +60,27 @@ def test_threads_take_turns(place, monkeypatch):
     assert len(most) == 80
 
 
+def test_a_ticket_that_a_slow_writer_notes_over_later_ones_lets_nobody_in_before_these(place, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 1e9)
+    for _ in range(3):
+        with place.turn("d"):
+            pass
+    done = threading.Event()
+
+    def late() -> None:
+        with place.turn("d"):
+            done.set()
+
+    thread = threading.Thread(target=late)
+    with place.turn("d"):
+        with open(turns._path(), "r+b") as queues:
+            queues.write(bytes(8 * turns.QUEUES))
+        thread.start()
+        assert not done.wait(0.2)
+    thread.join()
+    assert done.is_set()
+
+
 def test_whoever_has_the_turn_does_not_wait_for_himself(place, monkeypatch):
     monkeypatch.setattr(turns, "TURN_SECONDS", 200)
     started = time.monotonic()

@@ -105,8 +105,15 @@ def _draw(fd: int, queue: int) -> tuple[int, int]:
     start = queue * FARTHEST
     last = int.from_bytes(os.pread(fd, 8, 8 * queue), "little")
     ticket = start + last % (FARTHEST - 1) + 1
-    while not syscalls.try_lock_byte(fd, ticket):
-        ticket += 1
+    while True:
+        while not syscalls.try_lock_byte(fd, ticket):
+            ticket += 1
+        # A writer that was slow to note its ticket may have noted it over later ones, whose bytes come after this one.
+        behind = syscalls.front_of_range(fd, ticket + 1, start + FARTHEST - ticket - 1)
+        if behind is None:
+            break
+        syscalls.unlock_byte(fd, ticket)
+        ticket = behind + 1
     os.pwrite(fd, (ticket - start).to_bytes(8, "little"), 8 * queue)
     return start, ticket
 
