@@ -603,6 +603,23 @@ def test_a_certificate_of_a_cube_is_about_all_datasets_with_the_columns(tmp_path
             con.sql("VERIFY ERASED c WHERE nope = 1")
 
 
+def test_a_certificate_of_a_cube_leaves_out_no_dataset_that_once_had_the_columns(tmp_path):
+    keys = {"x": [1], "p": [0]}
+    with kartosql.connect(tmp_path) as con:
+        con.build_cube(
+            kartosql.Cube("c", "x", "p"), {"seed": pa.table(keys), "o": pa.table({**keys, "person": ["anna"]})}
+        )
+        con.extend_cube("c", {"o": pa.table({**keys, "note": ["n"]})}, overwrite=True)
+        con.extend_cube("c", {"q": pa.table({**keys, "person": ["bob"]})})
+        for sql in ("VERIFY ERASED c WHERE person = 'anna'", "VERIFY ERASED c WHERE PERSON = 'anna' AND x = 1"):
+            with pytest.raises(
+                kartosql.KartosqlError, match="'o' has not all columns of the condition now, but a file"
+            ):
+                con.sql(sql)
+        assert con.sql("VERIFY ERASED c WHERE note = 'other'").rows() == []
+        assert [row[1] for row in con.sql("VERIFY ERASED c WHERE p = 0 AND note = 'n'").rows()] == ["live"]
+
+
 def test_a_certificate_goes_by_whole_values_of_skipping_indexes_alone(con, tmp_path):
     con.sql("CREATE SKIPPING INDEX ON d (BLOOMFILTER(i, s), NGRAM(s), REGEXVALUELIST(s) WITH (pattern = '(.*)'))")
     assert _certified(con, "s = 'a'") == _certified(con, "i = 1") == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,8 +28,9 @@ from kartosql.sql.tree import columns_of_where
 from kartosql.statements import targets
 from kartosql.statements.row_changes import FILE, ROWS, numbered, point_into
 from kartosql.statements.targets import COUNT, TEXT, table_of
+from kartosql.store import Store
 from kartosql.tables.names import Tables
-from kartosql.tables.table import Plain, Table, arrow_table, by_case
+from kartosql.tables.table import FileTable, Plain, Table, arrow_table, by_case
 from kartosql.text.constants import quote
 from kartosql.write.files import opened_parquet
 from kartosql.write.indexing import StoredIndex
@@ -48,23 +49,45 @@ def erased(request: Request, statement: VerifyData) -> pa.Table:
 def _names(request: Request, statement: VerifyData) -> list[tuple[str, ...]]:
     """Return the name of the dataset, or of those of a cube that hold all columns of the condition.
 
-    Raises ``not-supported`` where none does.
+    Raises ``not-supported`` where none does, or files of an earlier state of another one may do so.
     """
     source = request.session.tables().find(statement.target, statement.span, statement.text)
     if source.is_attached or len(source.parts) < 2:
         return [statement.target]
     tree: Any = parse(f"SELECT 1 FROM {ROWS} {statement.where}")
-    named = {source.find(name) for name in columns_of_where(tree.tree)} - {None}
-    found = [part.name for part in source.parts if named <= part.table.types.keys()]
-    if not found:
-        raise SqlError(
-            f"No dataset of the cube holds all columns of the condition: {', '.join(sorted(filter(None, named)))}.",
-            code="not-supported",
-            hint="VERIFY ERASED tells of rows of datasets: use a condition for each of them.",
-            span=statement.span,
-            sql=statement.text,
-        )
-    return [(*statement.target, name) for name in found]
+    named = {name for name in map(source.find, columns_of_where(tree.tree)) if name is not None}
+    having = [part for part in source.parts if named <= part.table.types.keys()]
+    message = f"No dataset of the cube holds all columns of the condition: {', '.join(sorted(named))}."
+    hint = "VERIFY ERASED tells of rows of datasets: use a condition for each of them."
+    for part in (p for p in source.parts if having and p not in having):
+        if (key := _former(request.session.store, part.table, named)) is not None:
+            having = []
+            message = (
+                f"{part.name!r} has not all columns of the condition now, but a file of an earlier state may: {key!r}."
+            )
+            hint = "Ask each dataset by itself. CLEANUP removes files of versions that are not kept any more."
+    if not having:
+        raise SqlError(message, code="not-supported", hint=hint, span=statement.span, sql=statement.text)
+    return [(*statement.target, part.name) for part in having]
+
+
+def _former(store: Store, table: FileTable, named: Set[str]) -> str | None:
+    """Return a file of a dataset that is not live and has some columns, or cannot be read; None if there is none."""
+    live, wanted = {*table.files}, {name.lower() for name in named}
+    for key in store.list_below(f"{table.uuid}/"):
+        if key in live or not key.endswith(".parquet") or key.startswith(f"{table.uuid}/indices/"):
+            continue
+        found = [
+            naming.unquote(part.split("=", 1)[0]).decode("utf-8", "replace") for part in key.split("/") if "=" in part
+        ]
+        try:
+            with opened_parquet(store, key) as file:
+                found += file.schema_arrow.names
+        except KartosqlError:
+            return key
+        if wanted <= {name.lower() for name in found}:
+            return key
+    return None
 
 
 class _Certificate:
