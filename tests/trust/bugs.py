@@ -39,7 +39,7 @@ BUGS = (
     Bug("a MERGE does not look again", "statements/row_changes.py", "self._reads_all = statement.source is not None", "self._reads_all = False", only="merge_d"),
     Bug("a compaction brings back what others removed", CHANGE, "        gone = change.removed.difference(labels)\n        if gone:", "        gone = change.removed.difference(labels)\n        if False:", only="compact delete_d append_d"),
     Bug("an index lacks what is appended", CHANGE, "        if not self.removed and not self.change.added:\n            return None", "        if not self.removed:\n            return None", only="append_d find_d"),
-    Bug("a new index lacks what others append meanwhile", CHANGE, "later = [label for label in labels if label not in planned]", "later: list[str] = []", only="append_d index find_d"),
+    Bug("a new index lacks what others append meanwhile", CHANGE, "later = [label for label in labels if label not in self.change.indexed]", "later: list[str] = []", only="append_d index find_d"),
     Bug("an index keeps what is removed", CHANGE, "return old, self.removed, self._gone(column), joined_pairs(new or [nothing])", "return old, frozenset(), self._gone(column), joined_pairs(new or [nothing])", only="update_d find_d"),
     Bug("a change is carried out at the seed alone", RECOVERY, "for member in members for key in _finish_member(store, member, tx)", "for member in members[1:] for key in _finish_member(store, member, tx)", only="append_c read_c"),
     Bug("what is compacted comes last", "write/compact.py", "positions={new: labels[-1] for new, labels in merger.replaced.items()},", "", only="append_c compact read_c"),

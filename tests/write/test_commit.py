@@ -143,7 +143,7 @@ def test_metadata_are_merged(made):
 def test_an_index_is_created_and_dropped(store):
     plain = adding(store, "d", {1: "a"}, create=True)
     commit(store, Change(**{**vars(plain), "pairs": {}}))
-    commit(store, Change("d", "create_index", indices={"i": plain.pairs["i"]}))
+    commit(store, Change("d", "create_index", indices={"i": plain.pairs["i"]}, indexed=frozenset(plain.added)))
     assert list(read_head(store, "d").document.indices) == ["i"]
     assert content(store, "d") == [("p=1", "a")]
     commit(store, Change("d", "drop_index", indices={"i": None}))
@@ -420,7 +420,8 @@ def test_an_index_made_meanwhile_covers_the_files_of_both(store):
     base = read_head(store, "d")
     late = adding(store, "d", {2: "b"})
     commit(store, Change(**{**vars(late), "pairs": {}}))
-    commit(store, Change("d", "create_index", indices={"i": first.pairs["i"]}), base=base)
+    made = Change("d", "create_index", indices={"i": first.pairs["i"]}, indexed=frozenset(first.added))
+    commit(store, made, base=base)
     assert values(store, "d") == ["a", "b"]
     other = adding(store, "d", {2: "c"})
     commit(store, Change(**{**vars(other), "pairs": {}}), base=base)

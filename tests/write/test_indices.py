@@ -11,8 +11,10 @@ import builders
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.write import datasets
+from kartosql.write import check, datasets
+from kartosql.write.commit import commit
 from kartosql.write.operation import Operation
+from kartosql.write.recovery import read_head
 from written import build_cube, write_dataset
 
 ROWS = pa.table(
@@ -160,3 +162,15 @@ def test_an_index_is_of_what_was_read_also_if_a_restore_brings_back_what_its_hea
             [],
             [(5,)],
         ]
+
+
+def test_a_repaired_index_is_of_what_was_read_also_if_a_restore_brings_back_what_its_head_had(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("d", pa.table({"p": [1, 2], "n": [1, 2]}), partition_on="p", index_columns="n")
+        head = read_head(con.store, "d")
+        con.replace_partitions("d", pa.table({"p": [1, 2], "n": [3, 4]}))
+        change = check._indices(con.store, head, {"n"})
+        con.restore("d", 1)
+        commit(con.store, change, base=head)
+        assert con.check("d", full=True) == []
+        assert [con.sql(f"SELECT n FROM d WHERE n = {n}").rows() for n in (1, 2, 3)] == [[(1,)], [(2,)], []]

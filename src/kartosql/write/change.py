@@ -72,13 +72,13 @@ class Change:
     ``added`` maps the labels of new partitions, in order, to their file per table, ``pairs`` each indexed column to the
     values (column ``value``) and labels (column ``label``) of the new files, and ``schemas`` each table to the schema
     of its columns, partition columns included. ``metadata`` go into the document, ``forgotten`` are the keys of those
-    that leave it. ``indices`` creates an index from such pairs over the partitions with the labels ``indexed``, those
-    of the head that it was planned on if none are given, or drops it (None). With ``create`` the dataset must not
-    exist; with ``replace_all`` whatever it holds goes away, and so does it with ``drop``. ``positions`` says of added
-    labels whose place among the partitions they take, or before which they come if that one stays; all others come
-    last. ``repaired`` are the ids of lost commits that this one brings back. With ``restart_history`` the schema
-    history begins anew. With ``evolve`` the schemas may add to those that are there. ``rows`` is how many rows the new
-    files hold, if that is known. What is ``exact`` is for the state that it was made for, and no other one.
+    that leave it. ``indices`` creates an index from such pairs over the partitions with the labels ``indexed``, or
+    drops it (None). With ``create`` the dataset must not exist; with ``replace_all`` whatever it holds goes away, and
+    so does it with ``drop``. ``positions`` says of added labels whose place among the partitions they take, or before
+    which they come if that one stays; all others come last. ``repaired`` are the ids of lost commits that this one
+    brings back. With ``restart_history`` the schema history begins anew. With ``evolve`` the schemas may add to those
+    that are there. ``rows`` is how many rows the new files hold, if that is known. What is ``exact`` is for the state
+    that it was made for, and no other one.
     """
 
     uuid: str
@@ -93,7 +93,7 @@ class Change:
     create: bool = False
     replace_all: bool = False
     indices: Mapping[str, pa.Table | None] = field(default_factory=dict)
-    indexed: frozenset[str] | None = None
+    indexed: frozenset[str] = frozenset()
     started: dt.datetime | None = None
     positions: Mapping[str, str] = field(default_factory=dict)
     drop: bool = False
@@ -482,8 +482,8 @@ def rebase(
     document = apply(live.document if live is not None else None, change, removed, created)
     if head is not None:
         document = replace(document, key=head.key)
-    before, planned = (seen.document if seen is not None else None for seen in (kept, base or live))
-    indices, index_keys = _IndexWork(store, change, before, planned, schemas, removed, document).write(created)
+    before = kept.document if kept is not None else None
+    indices, index_keys = _IndexWork(store, change, before, schemas, removed, document).write(created)
     source = change.metadata if live is None or change.create else live.document.metadata
     history = None if change.restart_history else source.get(HISTORY)
     document = with_marks(
@@ -624,14 +624,13 @@ _Parts = tuple[indexing.StoredIndex | None, frozenset[str], pa.Table | None, pa.
 class _IndexWork:
     """What there is to do for the inverted indices of a document.
 
-    ``before`` is the document with the indices as they are, None of a dataset that starts anew, and ``planned`` the one
-    that the change was planned on; ``document`` is the next one, but for its indices.
+    ``before`` is the document with the indices as they are, None of a dataset that starts anew; ``document`` is the
+    next one, but for its indices.
     """
 
     store: Store
     change: Change
     before: DatasetDocument | None
-    planned: DatasetDocument | None
     schemas: Schemas
     removed: frozenset[str]
     document: DatasetDocument
@@ -663,14 +662,13 @@ class _IndexWork:
         given = self.change.indices.get(column)
         if given is not None:
             labels = self.document.labels or ()
-            planned = self.change.indexed
-            if planned is None:
-                planned = frozenset(self.planned.labels or ()) if self.planned is not None else frozenset()
-            gone = planned.difference(labels)
+            # Not of the head that the change was planned on, which may be older than what was read: a RESTORE may have
+            # brought its files back since.
+            gone = self.change.indexed.difference(labels)
             if gone:
                 is_gone = pc.is_in(given["label"].cast(pa.string()), value_set=pa.array(sorted(gone), pa.string()))
                 given = given.filter(pc.invert(is_gone))
-            later = [label for label in labels if label not in planned]
+            later = [label for label in labels if label not in self.change.indexed]
             return None, frozenset(), None, joined_pairs([given, *self._pairs(column, later)])
         if where is None:
             return None, frozenset(), None, self.change.pairs[column]

@@ -544,7 +544,8 @@ def _indices(store: Store, head: Head, columns: set[str]) -> Change | None:
     for column in sorted(columns.intersection(head.document.indices)):
         tables = [t for t in dataset.tables.values() if column in t.schema.names]
         pairs[column] = pa.concat_tables([pairs_of_files(store, t, t.labels, column) for t in tables])
-    return Change(head.uuid, OPERATION, indices=pairs) if pairs else None
+    indexed = frozenset(dataset.document.labels or ())
+    return Change(head.uuid, OPERATION, indices=pairs, indexed=indexed) if pairs else None
 
 
 def lost_change(store: Store, head: Head, entries: Sequence[Entry]) -> Change | None:
