@@ -56,6 +56,20 @@ def at(table, version):
     return f"SELECT * FROM {table} AT ({kind} => {version!r})"
 
 
+def beside_the_first_restore(con, monkeypatch, sql):
+    """Let a statement commit before the first attempt of RESTORE; return the operations that commit from now on."""
+    real, begun = operation.Operation.commit, []
+
+    def late(self, *arguments, **options):
+        begun.append(self.name)
+        if begun == ["restore"]:
+            con.sql(sql)
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(operation.Operation, "commit", late)
+    return begun
+
+
 def code_of(call, *args):
     with pytest.raises(KartosqlError) as caught:
         call(*args)
@@ -503,15 +517,7 @@ def test_restore_makes_a_dataset_what_it_was_and_the_past_stays(con):
 def test_restore_begins_again_if_others_commit_meanwhile(con, monkeypatch, text):
     con.create_dataset("r", pa.table({"p": [0, 1], "v": [1, 2]}), partition_on=["p"])
     con.sql("INSERT INTO r VALUES (1, 3)")
-    real, begun = operation.Operation.commit, []
-
-    def late(self, *arguments, **options):
-        begun.append(self.name)
-        if begun == ["restore"]:
-            con.sql(text)
-        return real(self, *arguments, **options)
-
-    monkeypatch.setattr(operation.Operation, "commit", late)
+    begun = beside_the_first_restore(con, monkeypatch, text)
     con.restore("r", 1)
     assert begun.count("restore") == 2
     assert sorted(con.sql("SELECT p, v FROM r").rows()) == [(0, 1), (1, 2)]
@@ -621,15 +627,7 @@ def test_a_cube_that_others_change_while_it_goes_back_is_as_it_was(tmp_path, mon
         )
         time = max(row["time"] for row in con.history("c").arrow().to_pylist()).isoformat()
         con.append_to_cube("c", {"seed": pa.table({"x": [3], "p": [0]})})
-        real, begun = operation.Operation.commit, []
-
-        def slow(self, *arguments, **options):
-            begun.append(self.name)
-            if begun == ["restore"]:
-                con.sql(late)
-            return real(self, *arguments, **options)
-
-        monkeypatch.setattr(operation.Operation, "commit", slow)
+        begun = beside_the_first_restore(con, monkeypatch, late)
         con.restore("c", time)
         assert begun.count("restore") == 2
         assert sorted(con.sql("SELECT p, x, w FROM c").rows()) == [(0, 1, 1), (1, 2, None)]

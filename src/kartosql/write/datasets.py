@@ -26,6 +26,7 @@ from kartosql.store.keys import key_problem
 from kartosql.text.types import type_name, type_names
 from kartosql.write import cubes
 from kartosql.write.change import CODECS, LONG_AGO, Change, Select, common_schema, evolved, read_known, widen
+from kartosql.write.commit import Committed
 from kartosql.write.files import Written, pairs_of_files
 from kartosql.write.inputs import Rows, invalid_data, is_columns, open_rows
 from kartosql.write.layout import Layout, check_folder, check_name, checked_metadata, columns_of, is_index_type
@@ -187,9 +188,8 @@ def restore(begin: Callable[[], Operation], name: str, as_of: int | str) -> Writ
         now = find_dataset(operation, text_of(name))
         moment = as_of if type(as_of) is int else text_of(as_of, "A version is a whole number, or a time that")
         change = _back_to(operation, now, versions.read(operation.snapshot, now.uuid).at(moment))
-        if not change.added and not change.removed:
-            return report((), None)
-        return {**_commit(operation, change, []), "files": sum(map(len, change.added.values()))}
+        is_other = change.added or change.removed
+        return _report(change, operation.commit([change])[now.uuid] if is_other else None)
 
     def turn() -> AbstractContextManager[object]:
         operation = begin()
@@ -206,8 +206,7 @@ def restore_cube(begin: Callable[[], Operation], prefix: str, as_of: int | str) 
 
     def attempt() -> dict[str, WriteReport]:
         operation = begin()
-        cubes.begin(operation, prefix)
-        state = cubes.find_cube(operation.snapshot, prefix)
+        state = cubes.opened_cube(operation, prefix)
         if type(as_of) is int:
             hint = "A cube goes back to a time: its datasets have versions, each its own."
             raise SqlError(f"{prefix!r} has no versions.", code="no-versions", hint=hint)
@@ -217,15 +216,18 @@ def restore_cube(begin: Callable[[], Operation], prefix: str, as_of: int | str) 
             raise SqlError(f"{prefix!r} was no cube at that time.", code="no-such-version")
         found = {name: operation.snapshot.dataset(state.cube.uuid(name)) for name in state.members}
         changes = {name: _back_to(operation, now, then.get(name)) for name, now in found.items()}
-        if not any(c.added or c.removed for c in changes.values()):
-            return {name: report((), None) for name in changes}
-        # Also datasets that are as they were then: what others commit to them meanwhile would be of another state.
-        done = operation.commit(list(changes.values()), primary=state.cube.uuid(seed))
-        return {
-            name: {**report((), done[c.uuid]), "files": sum(map(len, c.added.values()))} for name, c in changes.items()
-        }
+        done: dict[str, Committed] = {}
+        if any(c.added or c.removed for c in changes.values()):
+            # Also datasets that are as they were then: what others commit to them meanwhile would be of another state.
+            done = operation.commit(list(changes.values()), primary=state.cube.uuid(seed))
+        return {name: _report(change, done.get(change.uuid)) for name, change in changes.items()}
 
     return repeated(attempt, nullcontext)
+
+
+def _report(change: Change, committed: Committed | None) -> WriteReport:
+    """Return what was done to a dataset that went back; its files were there before."""
+    return {**report((), committed), "files": sum(map(len, change.added.values()))}
 
 
 def _back_to(operation: Operation, now: Dataset, then: Dataset | None) -> Change:
@@ -410,7 +412,6 @@ def create_index(operation: Operation, name: str, columns: str | Iterable[str]) 
     check_index_keys(Layout(dataset.uuid, dataset.uuid, index_columns=names))
     _warn_of_nulls(operation, dataset, names)
     pairs = _pairs(operation, dataset, names)
-    # The head may be older than what was read here, and a RESTORE may bring files of its time back.
     labels = frozenset(dataset.document.labels or ())
     change = Change(dataset.uuid, operation.name, indices=pairs, indexed=labels)
     done = operation.commit([change])[dataset.uuid]

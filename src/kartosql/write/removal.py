@@ -129,7 +129,7 @@ def _delete_files(store: Store, document: DatasetDocument, past: set[str]) -> No
         keys = [key for key in below if not key.endswith(f"/{naming.COMMON_METADATA}")]
         tables = tuple({key.split("/")[1] for key in keys})
     keys += [key for key in document.indices.values() if isinstance(key, str)]
-    store.delete([*past.difference(keys), *keys])
+    store.delete(sorted(past.union(keys)))
     store.delete([key for *_, key in listed(store, document.uuid)])
     for table in tables:
         _delete_schema(store, document.uuid, naming.schema_key(document.uuid, table))
