@@ -131,11 +131,8 @@ class _Maker:
             return (name, self.random.choice([1.0, 30.0, 3 * 3600.0, 7.5 * DAY]))
         if name == "index":
             return (name, self.random.choice(["create", "drop", "skip"]), table)
-        return (
-            (name,)
-            if name.startswith("read") or name in ("compact_l", "restore_d", "restore_c", "copy_d")
-            else (name, table)
-        )
+        is_alone = name.startswith(("read", "restore")) or name in ("compact_l", "copy_d")
+        return (name,) if is_alone else (name, table)
 
 
 KINDS: dict[str, dict[str, int]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.errors import FormatError, KartosqlError, SqlError
+from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.kartothek import naming, versions
 from kartosql.formats.kartothek.metadata import normalise
 from kartosql.formats.xskipper.domain import OddCells
@@ -51,24 +51,24 @@ def _names(request: Request, statement: VerifyData) -> list[tuple[str, ...]]:
 
     Raises ``not-supported`` where none does, or files of an earlier state of another one may do so.
     """
-    source = request.session.tables().find(statement.target, statement.span, statement.text)
+    text, target = statement.text, ws.Named(statement.target, statement.span)
+    source = request.session.tables().find(target.parts, target.span, text)
     if source.is_attached or len(source.parts) < 2:
-        return [statement.target]
+        return [target.parts]
     tree: Any = parse(f"SELECT 1 FROM {ROWS} {statement.where}")
     named = {name for name in map(source.find, columns_of_where(tree.tree)) if name is not None}
-    having = [part for part in source.parts if named <= part.table.types.keys()]
-    message = f"No dataset of the cube holds all columns of the condition: {', '.join(sorted(named))}."
-    hint = "VERIFY ERASED tells of rows of datasets: use a condition for each of them."
-    for part in (p for p in source.parts if having and p not in having):
-        if (key := _former(request.session.store, part.table, named)) is not None:
-            having = []
-            message = (
-                f"{part.name!r} has not all columns of the condition now, but a file of an earlier state may: {key!r}."
-            )
+    having = {part.name: named <= part.table.types.keys() for part in source.parts}
+    if not any(having.values()):
+        message = f"No dataset of the cube holds all columns of the condition: {', '.join(sorted(named))}."
+        hint = "VERIFY ERASED tells of rows of datasets: use a condition for each of them."
+        raise targets.refused(target, text, "not-supported", message, hint)
+    for part in source.parts:
+        if not having[part.name] and (key := _former(request.session.store, part.table, named)) is not None:
+            what = f"but a file of an earlier state may: {key!r}."
+            message = f"{part.name!r} has not all columns of the condition now, {what}"
             hint = "Ask each dataset by itself. CLEANUP removes files of versions that are not kept any more."
-    if not having:
-        raise SqlError(message, code="not-supported", hint=hint, span=statement.span, sql=statement.text)
-    return [(*statement.target, part.name) for part in having]
+            raise targets.refused(target, text, "not-supported", message, hint)
+    return [(*target.parts, name) for name, has in having.items() if has]
 
 
 def _former(store: Store, table: FileTable, named: Set[str]) -> str | None:
@@ -77,17 +77,24 @@ def _former(store: Store, table: FileTable, named: Set[str]) -> str | None:
     for key in store.list_below(f"{table.uuid}/"):
         if key in live or not key.endswith(".parquet") or key.startswith(f"{table.uuid}/indices/"):
             continue
-        found = [
-            naming.unquote(part.split("=", 1)[0]).decode("utf-8", "replace") for part in key.split("/") if "=" in part
-        ]
         try:
             with opened_parquet(store, key) as file:
-                found += file.schema_arrow.names
+                found = [*_in_path(key), *file.schema_arrow.names]
         except KartosqlError:
             return key
         if wanted <= {name.lower() for name in found}:
             return key
     return None
+
+
+def _in_path(key: str) -> dict[str, str]:
+    """Return the partition keys that the path of a file shows, with their values as text."""
+    parts = (part.split("=", 1) for part in key.split("/")[:-1] if "=" in part)
+    return {_unquoted(name): _unquoted(value) for name, value in parts}
+
+
+def _unquoted(text: str) -> str:
+    return naming.unquote(text).decode("utf-8", "replace")
 
 
 class _Certificate:
@@ -187,17 +194,14 @@ class _Certificate:
         with opened_parquet(self._store, key) as file:
             rows = file.read()
         found = dict(zip(rows.column_names, rows.columns, strict=True))
-        folder = naming.folder_of(key, table.uuid, table.table)
-        for name, value in (part.split("=", 1) for part in folder.split("/") if "=" in part):
-            text = pa.repeat(pa.scalar(naming.unquote(value).decode("utf-8", "replace")), rows.num_rows)
-            found[naming.unquote(name).decode("utf-8", "replace")] = text
+        found |= {name: pa.repeat(pa.scalar(value), rows.num_rows) for name, value in _in_path(key).items()}
         columns = [(c, t, found.get(c, pa.nulls(rows.num_rows, t))) for c, t in table.types.items()]
         return pa.table({c: values.cast(t) for c, t, values in columns})
 
     def _indices(self, keys: Sequence[str], column: str) -> Iterator[tuple[str, int | None]]:
         """Yield files of the index of a column with the number of their values that match."""
         for key in keys:
-            if naming.unquote(key.split("/")[2]).decode("utf-8", "replace") == column:
+            if _unquoted(key.split("/")[2]) == column:
                 yield from self._of_one(key, partial(self._values, key, column))
 
     def _values(self, key: str, column: str) -> pa.Table:
