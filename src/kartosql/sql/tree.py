@@ -253,6 +253,20 @@ class SpanParser(DuckDBParser):
         table.meta.update(start=span[0], end=span[1] - 1, changes=(given[0], *versions, None)[:3])
         return table
 
+    def _parse_from(self, joins: bool = False, *args: Any, **kwargs: Any) -> Any:
+        """Read the joins behind any first item of a query that begins with FROM, not of tables and queries alone."""
+        node = super()._parse_from(joins, *args, **kwargs)
+        for join in self._parse_joins() if joins and node is not None else ():
+            node.this.append("joins", join)
+        return node
+
+    def _parse_query_modifiers(self, this: Any) -> Any:
+        """Give a query that begins with FROM its joins where all others have them."""
+        from_ = this.args.get("from_") if isinstance(this, exp.Select) else None
+        for join in (from_.this.args.pop("joins", None) or ()) if from_ is not None else ():
+            this.append("joins", join)
+        return super()._parse_query_modifiers(this)
+
     def _parse_in(self, this: Any, *args: Any, **kwargs: Any) -> Any:
         held = self._next
         if held is None or held.token_type != CONSTANTS:
