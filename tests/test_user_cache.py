@@ -210,11 +210,26 @@ def test_evicting_removes_abandoned_parts_and_nothing_of_others(tmp_path):
         (folder / name).write_bytes(bytes(9_000 if name == "letters.doc" else 10))
     os.utime(folder / "k1-1.kartosql-part", (1000, 1000))
     os.utime(folder / "letters.doc", (1000, 1000))
-    cache.put("k1", ["b"], [b"small"])
+    cache.put("k1", ["b"], [bytes(200)])
     names = {path.name for path in folder.iterdir()}
     assert {"letters.doc", "new.kartosql-part"} <= names
     assert "k1-1.kartosql-part" not in names
-    assert (found(cache, "a"), found(cache, "b")) == ([b"small"], [b"small"])
+    assert (found(cache, "a"), found(cache, "b")) == ([b"small"], [bytes(200)])
+
+
+def test_of_many_small_entries_few_are_put_with_a_look_at_all_of_them(tmp_path, monkeypatch):
+    cache, looks, real = UserCache(str(tmp_path / "cache")), [], user_cache._evict
+    monkeypatch.setattr(user_cache, "_evict", lambda *args: (looks.append(args), real(*args)))
+    for number in range(1000):
+        cache.put("k1", [str(number)], [b"small"])
+    assert 0 < len(looks) < 100  # 16 are likely
+    monkeypatch.setattr(user_cache, "_MAX_ENTRIES", 10)
+    for number in range(1000):
+        cache.put("k1", [str(number)], [b"small"])
+    monkeypatch.setattr(user_cache, "_LOOKS", 1)
+    cache.put("k1", ["last"], [b"small"])
+    assert len(os.listdir(cache.folder)) == 11
+    assert found(cache, "last") == [b"small"]
 
 
 def test_buffers_stay_when_their_entry_is_deleted_or_replaced(cache):
@@ -227,14 +242,15 @@ def test_buffers_stay_when_their_entry_is_deleted_or_replaced(cache):
     assert [bytes(v) for v in views] == [bytes(b) for b in BUFFERS]
 
 
-def test_a_disk_that_fails_is_no_cache_and_leaves_nothing(cache, monkeypatch):
+@pytest.mark.parametrize(("call", "more"), [("fsync", [bytes(1 << 18)]), ("rename", [])])
+def test_a_disk_that_fails_is_no_cache_and_leaves_nothing(cache, monkeypatch, call, more):
     cache.put("k1", ["a"], BUFFERS)
 
-    def full(file: int) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    cache.put("k1", ["b"], BUFFERS)
+    monkeypatch.setattr(os, call, full)
+    cache.put("k1", ["b"], [*BUFFERS, *more])
     assert cache.get("k1", ["b"]) is None
     entry(cache)  # one file only
     missing = UserCache("/proc/nowhere/cache")

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 VARIABLE = "KARTOSQL_CACHE"
 OFF = "off"
 MAX_BYTES = 2 << 30  # of all entries; those used longest ago go first
+_MAX_ENTRIES = 20_000
+_LOOKS = 64  # a look at all entries is due for that part of the bytes that they may have, or after as many of them
 _MAGIC = b"kartosql"
 _LAYOUT = 1
 _HEAD = struct.Struct("<8sII32s")  # magic, layout, number of buffers, digest of kind and identity; then sizes, checksum
@@ -108,7 +110,8 @@ class UserCache:
             os.makedirs(self.folder, mode=_PRIVATE, exist_ok=True)
             folder = _opened(self.folder)
             if folder is not None:
-                _evict(folder, self._max_bytes - size)
+                if _is_look_due(size, self._max_bytes):
+                    _evict(folder, self._max_bytes - size)
                 _write(folder, _name(kind, digest), _head(digest, views), views)
         except OSError:
             return
@@ -181,7 +184,8 @@ def _write(folder: int, name: str, head: bytes, views: Sequence[memoryview]) -> 
                     out.write(piece[at : at + _WRITTEN_AT_ONCE])
                 out.write(b"\0" * (_aligned(len(piece)) - len(piece)))
             out.flush()
-            os.fsync(file)
+            if sum(view.nbytes for view in views) > _SMALL:  # else the checksum tells what a power loss did to it
+                os.fsync(file)
         os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.unlink(part, dir_fd=folder)
@@ -204,6 +208,14 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
+def _is_look_due(size: int, max_bytes: int) -> bool:
+    """Return whether to look at all entries before one of some bytes is added, by chance, as nobody counts them.
+
+    A look takes as long as there are entries, and new ones are small beside the bytes that all may have.
+    """
+    return int.from_bytes(os.urandom(4), "little") / 2**32 < max(size * _LOOKS / max_bytes, 1 / _LOOKS)
+
+
 def _evict(folder: int, most: int) -> None:
     """Remove the entries used longest ago until the rest has ``most`` bytes, and what was never completed."""
     entries = []
@@ -213,10 +225,10 @@ def _evict(folder: int, most: int) -> None:
                 continue  # whoever named the folder keeps other things there
             about = entry.stat(follow_symlinks=False)
             entries.append((about.st_mtime, about.st_size, entry.name))
-    total = sum(size for _, size, _ in entries)
+    total, count = sum(size for _, size, _ in entries), len(entries)
     for used, size, name in sorted(entries):
         abandoned = name.endswith(_PART) and time.time() - used > _ABANDONED_SECONDS
-        if abandoned or total > most:
-            total -= size
+        if abandoned or total > most or count > _MAX_ENTRIES:
+            total, count = total - size, count - 1
             with contextlib.suppress(FileNotFoundError):  # another process did it
                 os.unlink(name, dir_fd=folder)
