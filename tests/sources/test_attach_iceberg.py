@@ -469,7 +469,7 @@ def test_data_files_elsewhere_are_read_if_it_is_said_where(con, tmp_path):
     file[1] = f"file:{tmp_path}/other/f.parquet"
     table.commit(file)
     assert failing(con, table.root).code == "unsafe-key"
-    con.attach(table.root, "t", type="iceberg", data=str(tmp_path / "other"))
+    con.attach(table.root, "t", type="iceberg", data=tmp_path / "other")
     assert con.sql("SELECT a FROM t").rows() == [(1,)]
     with kartosql.connect(tmp_path / "store", attach=[str(tmp_path / "t")]) as fewer:
         assert failing(fewer, table.root, data=str(tmp_path / "other")).code == "not-allowed"

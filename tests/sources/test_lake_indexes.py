@@ -177,7 +177,7 @@ def test_the_index_of_a_column_is_not_that_of_another_one_with_its_name(con, tmp
 def test_a_place_for_the_index_can_be_given(con, lake, tmp_path):
     lake.append(pa.table({"k": [1, 2], "s": ["a", "b"]}))
     (tmp_path / "place").mkdir()
-    con.attach(lake.url, "t", **lake.options, metadata=str(tmp_path / "place"))
+    con.attach(lake.url, "t", **lake.options, metadata=tmp_path / "place")
     con.sql("CREATE INDEX ON t (k)")
     assert list((tmp_path / "place").glob(".kartosql/**/indexes.json"))
     assert con.sql("SELECT s FROM t WHERE k = 2").rows() == [("b",)]

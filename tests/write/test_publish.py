@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -449,6 +450,21 @@ def test_an_iceberg_table_that_is_damaged_is_told(con, tmp_path):
     refused(con, "iceberg-invalid-metadata", "t", tmp_path / "store" / "t", "iceberg")
     (metadata / "v1.metadata.json").write_text("{")
     refused(con, "iceberg-invalid-metadata", "t", tmp_path / "store" / "t", "iceberg")
+
+
+@TYPES
+def test_a_damaged_table_begins_anew_without_the_folder_that_the_error_names(con, tmp_path, type_):
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    target = tmp_path / "store" / "t"
+    con.publish("t", target, type_)
+    folder = {"delta": "_delta_log", "iceberg": "metadata"}[type_]
+    next((target / folder).glob("*.json")).write_text("{")
+    error = refused(con, f"{type_}-invalid-{'log' if type_ == 'delta' else 'metadata'}", "t", target, type_)
+    assert repr(folder) in error.hint
+    shutil.rmtree(target / folder)
+    con.publish("t", target, type_)
+    con.attach(target, "back", type=type_)
+    assert con.sql("SELECT x FROM back").rows() == [(1,)]
 
 
 @TYPES

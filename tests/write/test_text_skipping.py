@@ -114,7 +114,7 @@ def test_what_an_index_has_not_seen_is_read(tmp_path):
         pq.write_table(pa.table({"s": [f"text of {at}"]}), tmp_path / "f" / f"{at}.parquet")
     with warnings.catch_warnings(), kartosql.connect(tmp_path / "store", attach=True) as con:
         warnings.simplefilter("ignore", KartosqlWarning)
-        con.attach(tmp_path / "f", "t", type="parquet", metadata=str(tmp_path / "meta"))
+        con.attach(tmp_path / "f", "t", type="parquet", metadata=tmp_path / "meta")
         con.create_skipping_index("t", ngram="s", minmax="s")
         pq.write_table(pa.table({"s": ["text of 9, and more"]}), tmp_path / "f" / "0.parquet")
         pq.write_table(pa.table({"s": ["text of 9"]}), tmp_path / "f" / "7.parquet")

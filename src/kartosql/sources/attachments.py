@@ -45,6 +45,7 @@ class AttachOptions:
     def text(self, option: str) -> str | None:
         """Return the value of an option that is a text; raises ``invalid-option``."""
         value = self.take(option)
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if value is not None and (not isinstance(value, str) or not value or "\0" in value):
             raise self.invalid(option, value, "a text")
         return value

@@ -256,8 +256,9 @@ class SpanParser(DuckDBParser):
     def _parse_from(self, joins: bool = False, *args: Any, **kwargs: Any) -> Any:
         """Read the joins behind any first item of a query that begins with FROM, not of tables and queries alone."""
         node = super()._parse_from(joins, *args, **kwargs)
-        for join in self._parse_joins() if joins and node is not None else ():
-            node.this.append("joins", join)
+        if joins and node is not None:
+            for join in self._parse_joins():
+                node.this.append("joins", join)
         return node
 
     def _parse_query_modifiers(self, this: Any) -> Any:

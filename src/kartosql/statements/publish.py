@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.errors import ConcurrentCommit, KartosqlError, KartosqlWarning, UsageError, quoted
+from kartosql.errors import ConcurrentCommit, FormatError, KartosqlError, KartosqlWarning, UsageError, quoted
 from kartosql.formats.kartothek.metadata import many_objects
 from kartosql.formats.kartothek.naming import CUBE_SEPARATOR, FOLLOWED
 from kartosql.plan.overlays import Overlays
@@ -95,7 +95,11 @@ def _publish(session: Session, uuid: str, store: Store, type_: str, find: Callab
     for _ in range(ATTEMPTS):
         try:
             with many_objects():
-                target.read(uuid)  # before the dataset: what others publish meanwhile is newer
+                try:
+                    target.read(uuid)  # before the dataset: what others publish meanwhile is newer
+                except FormatError as e:
+                    e.hint = f"PUBLISH elsewhere. What nothing else wrote begins anew without its {target.folder!r}."
+                    raise
                 source = find()
                 name, files = source.name, source.parts[0].table.files
                 paths = target.paths(session.store, files)

@@ -40,6 +40,7 @@ class DeltaTarget:
     """A folder that is, or becomes, a published Delta table."""
 
     type = "delta"
+    folder = LOG
 
     def __init__(self, store: Store) -> None:
         self.store = store

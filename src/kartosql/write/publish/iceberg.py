@@ -60,6 +60,7 @@ class IcebergTarget:
     """A folder that is, or becomes, a published Iceberg table."""
 
     type = "iceberg"
+    folder = _FOLDER
 
     def __init__(self, store: Store) -> None:
         self.store, self._root = store, root_of(store)
