@@ -192,6 +192,7 @@ def test_what_has_no_changes_is_an_error(dataset, call, code):
     with pytest.raises(KartosqlError) as e:
         dataset.sql(f"SELECT * FROM {call}").rows()
     assert e.value.code == code
+    assert e.value.hint
 
 
 def test_who_asks_a_cube_for_changes_is_told_its_datasets(dataset):

@@ -25,7 +25,8 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import commit as commits
 from kartosql.write import operation
-from kartosql.write.change import Change
+from kartosql.write.change import GRACE, Change
+from kartosql.write.check import check
 from kartosql.write.commit import commit
 from kartosql.write.history import Retention, pack, repack
 from kartosql.write.recovery import read_head
@@ -207,6 +208,8 @@ def test_a_torn_file_of_the_history_never_blocks_the_present(local, data):
     found = history(local)
     assert content(found.at(2)) == stands(local)
     assert found.document(1).labels is not None  # undone from the present
+    told = [(f.check, f.severity, f.key) for f in check(local, ["d"], None, GRACE, full=False)]
+    assert ("versions", "warning", key) in told
     commit(local, adding(local, "d", {3: "c"}))
     assert history(local).last == 3
 

@@ -247,8 +247,9 @@ class SpanParser(DuckDBParser):
         given = [v.this if isinstance(v, exp.Literal) and v.is_string == (v is values[0]) else "" for v in values]
         versions = [int(text) for text in given[1:] if text.isdigit()]
         if not 0 < len(versions) == len(given) - 1 < 3 or versions != sorted(versions) or not given[0]:
-            message = "changes() takes a table and versions, as in changes('t', 3, 7) or changes('t', 3)."
-            raise SqlError(message, code="not-supported", span=span)
+            message = "changes() takes the name of a table and one or two versions, the older one first."
+            hint = "Write changes('t', 3, 7), or changes('t', 3) for all since; SHOW HISTORY FROM t lists versions."
+            raise SqlError(message, code="not-supported", hint=hint, span=span)
         table = exp.to_identifier(CHANGES)
         table.meta.update(start=span[0], end=span[1] - 1, changes=(given[0], *versions, None)[:3])
         return table

@@ -539,11 +539,10 @@ class _WriteCursor(TokenCursor):
     def restore(self) -> Restore:
         target = self.named()
         self.expect("TO")
-        if not (is_time := self.take("TIMESTAMP")):
-            self.expect("VERSION")
-        as_of = self.value()
+        is_time = self.take("TIMESTAMP")
+        as_of = self.value() if is_time or self.take("VERSION") else None
         if type(as_of) is not (str if is_time else int):
-            raise self.fail("Expected the number of a version, or a time in single quotes.")
+            raise self.fail("Expected VERSION and a number, or TIMESTAMP and a time in single quotes.")
         return Restore(self.text, target, as_of)
 
     def publish(self) -> Publish:

@@ -19,7 +19,7 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIn
 from kartosql.formats.kartothek.history import plain
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.formats.kartothek.versions import Entry, read_entries
+from kartosql.formats.kartothek.versions import Entry, read_entries, torn
 from kartosql.store import Store
 from kartosql.text.types import type_names
 from kartosql.write import indexing, removal
@@ -109,6 +109,8 @@ class _Dataset:
         if head is None or head.is_absent:
             return
         yield from self._commits(head, entries)
+        for key in torn(self.store, self.uuid):
+            yield self._finding("versions", "warning", key, "it cannot be read: versions that it tells of may be gone")
         try:
             dataset = Snapshot(self.store).dataset(self.uuid)
             tables = dataset.tables

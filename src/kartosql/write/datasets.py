@@ -213,7 +213,8 @@ def restore_cube(begin: Callable[[], Operation], prefix: str, as_of: int | str) 
         then = versions.cube_at(operation.snapshot, prefix, text_of(as_of, "A time"))
         seed = state.cube.seed_dataset
         if seed not in then:
-            raise SqlError(f"{prefix!r} was no cube at that time.", code="no-such-version")
+            hint = f"SHOW HISTORY FROM {prefix} lists when its datasets were written."
+            raise SqlError(f"{prefix!r} was no cube at that time.", code="no-such-version", hint=hint)
         found = {name: operation.snapshot.dataset(state.cube.uuid(name)) for name in state.members}
         changes = {name: _back_to(operation, now, then.get(name)) for name, now in found.items()}
         done: dict[str, Committed] = {}

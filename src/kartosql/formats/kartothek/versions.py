@@ -133,6 +133,12 @@ def read_entries(store: Store, uuid: str) -> list[Entry]:
     return sorted(found.values(), key=lambda e: e.order)
 
 
+def torn(store: Store, uuid: str) -> list[str]:
+    """Return the keys of the files of a history that have no entry which can be read."""
+    found = {key: _stored(store, key) for *_, key in listed(store, uuid)}
+    return [key for key, data in found.items() if data is not None and not _unpacked(data, uuid)]
+
+
 def read_file(store: Store, uuid: str, key: str) -> list[Entry]:
     """Return the sound entries of a file, if there is one."""
     return _unpacked(_stored(store, key) or b"", uuid)
