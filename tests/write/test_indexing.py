@@ -300,14 +300,31 @@ KINDS_OF_VALUES = {
 }
 
 
+@pytest.mark.parametrize("files_of_each", [1, 7])
+def test_an_index_has_few_row_groups_however_many_values_it_has(monkeypatch, files_of_each):
+    monkeypatch.setattr(indexing, "VALUES_PER_ROW_GROUP", 10)
+    monkeypatch.setattr(indexing, "MOST_ROW_GROUPS", 8)
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    old = None
+    for number, values in enumerate((range(0, 8000, 8), [4, 12, 4004], range(8001, 8021))):
+        labels = [f"p={number}-{n}" for n in range(files_of_each)]
+        added = pairs([v for v in values for _ in labels], [label for _ in values for label in labels], pa.int64())
+        with store.output(f"{number}") as file:
+            files.write_index(file, old, set(), None, added, "i")
+        old = StoredIndex(store, f"{number}", "i")
+        assert len(old.lows()) == 8, number
+    assert old.count == 1023
+
+
 def rows_of(index):
     return [(v, sorted(p)) for v, p in zip(*index.to_pydict().values(), strict=True)]
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_VALUES)
-@pytest.mark.parametrize("size", [3, 1000])
-def test_an_index_with_few_pairs_that_change_is_what_merging_all_makes(kind, size, monkeypatch):
+@pytest.mark.parametrize(("size", "most_groups"), [(3, 256), (3, 4), (1000, 256)])
+def test_an_index_with_few_pairs_that_change_is_what_merging_all_makes(kind, size, most_groups, monkeypatch):
     monkeypatch.setattr(indexing, "VALUES_PER_ROW_GROUP", size)
+    monkeypatch.setattr(indexing, "MOST_ROW_GROUPS", most_groups)
     cuts = []
     monkeypatch.setattr(files, "_with_groups", lambda *given: cuts.extend(given[1]) or with_groups(*given))
     type_, make = KINDS_OF_VALUES[kind]
@@ -336,7 +353,7 @@ def test_an_index_with_few_pairs_that_change_is_what_merging_all_makes(kind, siz
         }
         groups = pq.ParquetFile(pa.BufferReader(store.read(f"{number}"))).metadata
         sizes = [groups.row_group(g).num_rows for g in range(groups.num_row_groups)]
-        assert max(sizes, default=0) <= max(2 * size - 1, 1)
+        assert max(sizes, default=0) <= 2 * max(size, -(-100 // most_groups)) - 1
     assert bool(cuts) == (size == 3 and kind in ("integer", "unsigned", "text", "date", "time"))
 
 

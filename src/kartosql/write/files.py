@@ -120,12 +120,13 @@ def write_index(
             sink.write(part)
     else:
         pieces = indexing.merged(old.read() if old is not None else None, removed, added, column)
-        _write_lists(sink, schema, pieces, indexing.VALUES_PER_ROW_GROUP)
+        _write_lists(sink, schema, pieces)
 
 
-def _write_lists(sink: Any, schema: pa.Schema, pieces: Iterable[pa.Table], most: int) -> None:
+def _write_lists(sink: Any, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
     # No value occurs twice, and nobody asks for the bounds of labels.
-    write_parquet(sink, schema, pieces, most, use_dictionary=["partition.list.item"], write_statistics=schema.names[:1])
+    written = {"use_dictionary": ["partition.list.item"], "write_statistics": schema.names[:1]}
+    write_parquet(sink, schema, pieces, 2 * indexing.MOST_VALUES, **written)
 
 
 def _with_groups(
@@ -135,7 +136,7 @@ def _with_groups(
     before, groups = row_groups.cut(data), list[row_groups.RowGroup]()
     pieces = [piece for some in made.values() if isinstance(some, list) for piece in some]
     sink = pa.BufferOutputStream()
-    _write_lists(sink, schema, pieces, max([p.num_rows for p in pieces], default=1))
+    _write_lists(sink, schema, pieces)
     after = row_groups.cut(sink.getvalue().to_pybytes())
     if after.head != before.head:
         raise ValueError("it was written in another way")

@@ -228,7 +228,10 @@ def _starts(new: pa.Array) -> pa.Array:
     return pa.concat_arrays([pa.array([0], pa.int64()), pc.add(pc.indices_nonzero(new).cast(pa.int64()), 1)])
 
 
-VALUES_PER_ROW_GROUP = 2_000  # of which a change makes those anew that have one of its values, and copies all others
+# A change makes those row groups anew that have one of its values, and copies all others; but each has an entry in the
+# footer, which whoever changes or asks the index reads first.
+VALUES_PER_ROW_GROUP, MOST_VALUES = 2_000, 1 << 19  # Arrow makes two of more than 1 << 20
+MOST_ROW_GROUPS = 256  # but for MOST_VALUES, and until row groups of an older index are made anew
 MOST_PATCHED = 1000  # pairs, up to which most of an index stays as it is
 _PATCHED = (pa.types.is_integer, pa.types.is_date32, pa.types.is_string, pa.types.is_timestamp)
 
@@ -248,12 +251,20 @@ def merged(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str
 
     ``old`` is the index  in its file, ``added`` a table of pairs; of both, what is in ``removed`` goes.
     There is one row per value, ascending: ``column`` and ``partition``, the list of labels, those of ``old`` first. The
-    tables yielded have VALUES_PER_ROW_GROUP rows, but for the last one. Many pairs that ascend by value are never in
-    memory all at once. Raises ``invalid-index`` for a foreign ``old``.
+    tables yielded have as many rows as row groups shall have, but for the last one. Many pairs that ascend by value are
+    never in memory all at once. Raises ``invalid-index`` for a foreign ``old``.
     """
     schema = index_schema(added, column)
     values, codes, labels = _merged(old, removed, added, column)
-    yield from _lists(ranges(values, codes), labels, schema, VALUES_PER_ROW_GROUP)
+    pairs = ranges(values, codes)
+    for first in pairs:
+        # As if all other values were in as many files.
+        size = _values_per_row_group(len(values) * len(first[0]) // len(first[2]))
+        yield from _lists(chain([first], pairs), labels, schema, size)
+
+
+def _values_per_row_group(count: int) -> int:
+    return min(max(VALUES_PER_ROW_GROUP, -(-count // MOST_ROW_GROUPS)), MOST_VALUES)
 
 
 def _merged(
@@ -312,14 +323,15 @@ def patched(
         if (pc.sum(is_gone).as_py() or 0) != gone.num_rows:
             return None
     found, codes, texts = _merged(touched, removed, added, column)
-    made.update(_at_places(list(ranges(found, codes)), texts, schema, {n: lows[n + 1 : n + 2] for n in numbers}))
+    pairs, size = list(ranges(found, codes)), _values_per_row_group(old.count)
+    made.update(_at_places(pairs, texts, schema, {n: lows[n + 1 : n + 2] for n in numbers}, size))
     return made
 
 
 def _at_places(
-    pairs: list[Grouped], labels: pa.Array, schema: pa.Schema, ends: Mapping[int, list[Any]]
+    pairs: list[Grouped], labels: pa.Array, schema: pa.Schema, ends: Mapping[int, list[Any]], size: int
 ) -> dict[int, list[pa.Table]]:
-    """Return tables by numbers of row groups, of which each has values below an end, if there is one."""
+    """Return tables of some size by numbers of row groups, of which each has values below an end, if there is one."""
     if not pairs:
         return {number: [] for number in ends}
     values, counts, codes = (pa.concat_arrays(parts) for parts in zip(*pairs, strict=True))
@@ -330,7 +342,7 @@ def _at_places(
         stop = bisect_left(range(len(raw)), end[0], key=lambda at: raw[at].as_py()) if end else len(raw)
         last = sums[stop - 1].as_py() if stop else 0
         some = (values[start:stop], counts[start:stop], codes[first:last])
-        parts = max(1, round((stop - start) / VALUES_PER_ROW_GROUP))
+        parts = max(1, round((stop - start) / size))
         made[number] = list(_lists([some], labels, schema, -(-(stop - start) // parts))) if stop > start else []
         start, first = stop, last
     return made
@@ -402,6 +414,7 @@ class StoredIndex:
         self._key, self._column = key, column
         self.data = self._read(lambda: store.read_metadata(key))
         self._file = self._read(lambda: pq.ParquetFile(pa.BufferReader(self.data)))
+        self.count = self._file.metadata.num_rows
         self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
         if self.schema.names != [column, "partition"]:
             raise self._invalid(f"its columns are {', '.join(self.schema.names)}")
