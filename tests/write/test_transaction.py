@@ -12,6 +12,7 @@ import pytest
 
 import builders
 from kartosql.errors import CommitUnknown, ConcurrentCommit, KartosqlWarning, StoreError, UsageError
+from kartosql.formats.kartothek import versions
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown
@@ -439,6 +440,8 @@ def test_what_another_program_appends_while_a_change_is_under_way_is_kept(memory
         assert "f" in found[1]
         assert [[v for v in f if v != "f"] for f in found] == [found[0]] * 3
         assert values(memory, f"{cube}++e") == found[1]
+        past = versions.read(Snapshot(memory), f"{cube}++e")
+        assert len(past.document(past.entries[0].version).labels) == 1, past.entries  # as it was built
         builders.forget_memory_stores()  # each listing would look at all of their files
 
 

@@ -18,6 +18,7 @@ from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change, HeadMoved, heal, rebase
 from kartosql.write.document import Backoff, Head, attempts, discard, read_raw, remove, swap, touched, with_marks
+from kartosql.write.history import record
 
 STALE = dt.timedelta(hours=1)  # clocks may differ, but not by as much
 # For which a change of several datasets may stand still before others take it back: its writer has ended, or hangs.
@@ -151,6 +152,7 @@ def _roll_forward(store: Store, head: Head, intent: Intent) -> None:
     time_ = dt.datetime.now(dt.timezone.utc)
     prepared = rebase(store, change, live, None, commit_id=intent.tx, now=time_)
     swap(store, with_marks(prepared.document, intent=None), head)
+    record(store, change, live, prepared)  # later than the entry of its writer, which knows nothing of the other program
 
 
 def finish(store: Store, seed_uuid: str) -> None:
