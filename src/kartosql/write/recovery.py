@@ -152,7 +152,7 @@ def _roll_forward(store: Store, head: Head, intent: Intent) -> None:
     time_ = dt.datetime.now(dt.timezone.utc)
     prepared = rebase(store, change, live, None, commit_id=intent.tx, now=time_)
     swap(store, with_marks(prepared.document, intent=None), head)
-    record(store, change, live, prepared)  # later than the entry of its writer, which knows nothing of the other program
+    record(store, change, live, prepared)  # comes after the entry of its writer, which tells of no other program
 
 
 def finish(store: Store, seed_uuid: str) -> None:
