@@ -56,6 +56,10 @@ def build(store: Store, cube: str = "c") -> Store:
     return store
 
 
+def values_of(store, dataset):
+    return sorted(builders.read_parquet(store, key)["i"][0].as_py() for key in dataset.tables["table"].files)
+
+
 def state(store: Store, cube: str = "c", names=NAMES) -> list[list[str] | None]:
     """Return the values of each dataset, all of them read as one snapshot."""
     snapshot = Snapshot(store)
@@ -443,6 +447,28 @@ def test_what_another_program_appends_while_a_change_is_under_way_is_kept(memory
         past = versions.read(Snapshot(memory), f"{cube}++e")
         assert len(past.document(past.entries[0].version).labels) == 1, past.entries  # as it was built
         builders.forget_memory_stores()  # each listing would look at all of their files
+
+
+def test_readers_see_what_another_program_appended_before_a_change_is_carried_out(memory):
+    for at in range(0, _calls(memory)):
+        cube, acted, seen = f"c{at}", [], []
+        build(memory, cube)
+        other = rivals.watched(memory)
+
+        def hook(number, when, *_, at=at, cube=cube, acted=acted, seen=seen):
+            if when == "before" and number == at:
+                acted.append(builders.append(memory, f"{cube}++e", pa.table({"p": [2], "i": ["f"], "x": [1]})))
+            elif when == "after" and acted:
+                found = Snapshot(memory).datasets([f"{cube}++{name}" for name in NAMES])
+                seen.append([values_of(memory, dataset) for dataset in found.values()])
+
+        other.hook = hook
+        with _told():
+            commit_all(other, f"{cube}++seed", changes(memory, cube, "m"))
+        for found in seen:
+            assert "f" in found[1], (at, found)
+            assert [[v for v in f if v != "f"] for f in found] == [found[0]] * 3
+        builders.forget_memory_stores()
 
 
 # -- readers of another mark ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
@@ -314,7 +314,7 @@ def _view(
         return Absent(document.key)
     try:
         data = store.read_metadata(str(intent.staged))
-        return parse_document(data, f"{document.uuid}{naming.METADATA_JSON}", document.uuid)
+        return _carried_out(document, parse_document(data, f"{document.uuid}{naming.METADATA_JSON}", document.uuid))
     except KeyError:
         return FormatError(
             f"Dataset {document.uuid!r}: {intent.staged} is missing, in which a committed change waits",
@@ -323,6 +323,31 @@ def _view(
         )
     except KartosqlError as e:
         return e
+
+
+def _carried_out(document: DatasetDocument, staged: DatasetDocument) -> DatasetDocument:
+    """Return what a committed change makes of a document: the one that waits, and what was written in between.
+
+    Another program may have written to the document although the mark stood there, and that stays. Its files are in no
+    index of the change, and those of the change in none of its own.
+    """
+    old, new = document.labels, staged.labels
+    try:
+        added, removed = ({*staged.metadata[metadata.STAGED][name]} for name in ("added", "removed"))
+    except (KeyError, TypeError):
+        return staged
+    if old is None or new is None or {*old} == ({*new} - added) | removed:
+        return staged
+    stay = [at for at, label in enumerate(old) if label not in removed]
+    come = [at for at, label in enumerate(new) if label in added]
+    places = [*((document, at) for at in stay), *((staged, at) for at in come)]
+    files = {
+        table: tuple([d.files[table][at] if table in d.files else None for d, at in places])
+        for table in {**document.files, **staged.files}
+    }
+    labels = (*map(old.__getitem__, stay), *map(new.__getitem__, come))
+    named = f"{document.version}+{staged.version}"
+    return replace(staged, labels=labels, files=files, indices={}, named=named)
 
 
 def rounds(what: Iterable[str]) -> Iterator[int]:
