@@ -72,6 +72,18 @@ def test_one_engine_answers_for_all_files(connection):
     assert _kept(connection) is kept
 
 
+def test_datasets_of_more_files_than_an_engine_may_be_allowed_share_one_as_well(place, monkeypatch):
+    monkeypatch.setattr(runtime, "MAX_ALLOWED", COUNT - 1)
+    monkeypatch.setattr(small_reads, "MAX_FILES", 0)
+    with kartosql.connect(place) as con:
+        for i in range(2):
+            con.sql(f"SELECT v FROM t WHERE i = {i}").rows()
+        kept = _kept(con)
+        for i in range(2, 2 * COUNT):
+            assert con.sql(f"SELECT v FROM t WHERE i = {i}").rows() == [(1000 + i,)]
+        assert _kept(con) is kept
+
+
 def test_changes_in_between_leave_the_engine_in_use(place, monkeypatch):
     monkeypatch.setattr(small_reads, "MAX_FILES", 0)
     with kartosql.connect(place) as connection:

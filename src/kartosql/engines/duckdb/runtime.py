@@ -514,11 +514,11 @@ class Runtime:
     def _is_worth(self, tables: Sequence[FileTable]) -> bool:
         """Return whether enough statements over ``tables`` came to allow an instance all of their files."""
         count = sum(len(t.files) for t in tables)
-        if not tables or count > MAX_ALLOWED:
+        if not tables:
             return False
         with self._guard:
             spent = self._spent(tables) or 0
-            worth = spent >= count and spent > 0
+            worth = 0 < spent >= count <= MAX_ALLOWED
             self._spend(tables, 0 if worth else spent + FILES_PER_MISS)
         return worth
 
