@@ -34,7 +34,7 @@ IMAGES = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "images")
 MARKS = ("<!-- curves -->\n", "<!-- end of curves -->\n")
 HELD = 12
 SETTLED = 3.5  # seconds after which a file is taken for one that nobody writes any more
-WARM = 15  # turns that do not count: 13 statements collect the values of an index of 1,000,000, in portions
+WARM = 30  # turns that do not count: within these the values of an index are collected, in portions
 OPENED, ANEW, BARE = "kartosql", "kartosql, new connection", "DuckDB, given the file"
 
 

@@ -318,6 +318,10 @@ def _local_settings(master: str, memory: str | None, folder: str) -> dict[str, s
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Else each statement makes three threads until there are 2,000, each of which holds 0.1 MB. As many as for
+        # broadcasts, as some wait for others.
+        "spark.sql.shuffleExchange.maxThreadThreshold": "128",
+        "spark.sql.resultQueryStage.maxThreadThreshold": "128",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
         "spark.sql.files.openCostInBytes": str(256 << 10),  # to open a local file costs as much as to read so many
