@@ -193,8 +193,8 @@ def main() -> int:
         told(
             f"register a view of {count:,} files and plan a query, {name}",
             f"{took:.2f} s, of CPU {used:.2f} s",
-            "2 s",
-            took <= 2,
+            "1 s",
+            took <= 1,
         )
 
     views = kartosql.spark.register(spark, data.root, [TABLE])
@@ -224,8 +224,8 @@ def main() -> int:
             told(
                 f"point query by index, {name}",
                 f"{ours:.2f} s to {own:.2f} s: 1/{1 / ratio:.0f} x, of CPU 1/{1 / cpu:.0f} x",
-                "1/20 x",
-                ratio <= 0.05,
+                "1/25 x",
+                ratio <= 1 / 25,
             )
     return 1 if missed else 0
 

@@ -18,11 +18,11 @@ def rows(spark) -> Any:
     return spark.range(600).selectExpr("concat('m', id % 4) AS l_shipmonth", *columns)
 
 
-def test_both_ways_are_timed(rows, tmp_path):
-    figure = spark_building.throughput(rows, str(tmp_path), 1)
-    assert "600 rows" in figure.name
-    assert figure.measured.endswith(" x")
-    assert len(list((tmp_path / "plain").rglob("*.parquet"))) == 4
+def test_all_ways_are_timed(rows, tmp_path):
+    for figure, kind in zip(spark_building.throughput(rows, str(tmp_path), 1), ("plain", "sorted"), strict=True):
+        assert "600 rows" in figure.name
+        assert figure.measured.endswith(" x")
+        assert len(list((tmp_path / kind).rglob("*.parquet"))) == 4
 
 
 def test_what_the_driver_holds_is_watched(rows, tmp_path):
