@@ -135,8 +135,9 @@ def read_entries(store: Store, uuid: str) -> list[Entry]:
 
 def torn(store: Store, uuid: str) -> list[str]:
     """Return the keys of the files of a history that have no entry which can be read."""
-    found = {key: _stored(store, key) for *_, key in listed(store, uuid)}
-    return [key for key, data in found.items() if data is not None and not _unpacked(data, uuid)]
+    keys = [key for *_, key in listed(store, uuid)]
+    found = zip(keys, store.map(lambda key: _stored(store, key), keys), strict=True)
+    return [key for key, data in found if data is not None and not _unpacked(data, uuid)]
 
 
 def read_file(store: Store, uuid: str, key: str) -> list[Entry]:
