@@ -407,7 +407,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 def test_a_process_of_little_memory_tells_that_and_goes_on(large):
     too_large = "SELECT list(repeat('x', 1000)) FROM range(3000000)"
-    told, code = _limited(large, "RLIMIT_AS", 600 << 20, too_large, "SELECT sum(x) FROM d WHERE x IN (5, 7)", too_large)
+    statements = too_large, "SELECT sum(x) FROM d WHERE x IN (5, 7)", too_large
+    told, code = _limited(large, "RLIMIT_AS", 600 << 20, *statements)
+    for _ in range(3):
+        if code != 127:
+            break
+        # A thread began when nothing was left, and the C library ends a process that cannot hold its variables.
+        told, code = _limited(large, "RLIMIT_AS", 600 << 20, *statements)
     assert code == 0
     assert [line.split("]")[0] for line in told] == ["error[out-of-memory", "[(12,)", "error[out-of-memory"]
 

@@ -333,6 +333,16 @@ def test_results_outlive_the_connection(store, made):
     assert not connection._session.runtime._planners
 
 
+def test_an_engine_that_ran_short_of_memory_is_closed_before_the_next_statement(tmp_path, monkeypatch):
+    closed, close = [], runtime.Instance.close
+    monkeypatch.setattr(runtime.Instance, "close", lambda self: (closed.append(threading.get_ident()), close(self)))
+    with kartosql.connect(tmp_path, memory_limit="60MB") as con:
+        with pytest.raises(KartosqlError) as e:
+            con.sql("SELECT list(repeat('x', 1000)) FROM range(1000000)").rows()
+        assert (e.value.code, closed) == ("out-of-memory", [threading.get_ident()])
+        assert con.sql("SELECT 1").rows() == [(1,)]
+
+
 def test_closing_waits_for_nothing_and_leaves_no_thread_and_no_folder(store, tmp_path_factory, monkeypatch):
     _write(store)
     temporary = tmp_path_factory.mktemp("temporary")

@@ -89,6 +89,7 @@ class Instance:
         }
         self.footer_bytes = 0  # about what the footers take that are kept
         self.worn_out = False
+        self.ran_short = False  # of memory, which the next statement may need
         self.epoch = 0  # of the runtime when it was made
         self.resting: Any = None  # a statement that ended, whose views are still there
         # For the views of a statement's first occurrences.
@@ -225,6 +226,9 @@ class Instance:
     def close_later(self) -> None:
         """Free the instance in a thread of its own, as it takes longer than a small statement."""
         if not self.is_of_this_process:
+            return
+        if self.ran_short:
+            self.close()
             return
         try:
             # No daemon, as a thread that a daemon starts would be: the interpreter waits for it.

@@ -509,8 +509,9 @@ class DuckStatement(EngineSession):
         try:
             with super().errors(sql, edits):
                 yield
-        except BaseException:
+        except BaseException as e:
             self._unharmed = False
+            self.instance.ran_short |= isinstance(e, KartosqlError) and e.code == "out-of-memory"
             raise
 
     # -- before the run --------------------------------------------------------------------------
