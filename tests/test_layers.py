@@ -43,6 +43,12 @@ def smuggled(folder: Path) -> Iterator[tuple[str, str]]:
     yield "kartosql.engines.smuggler", "kartosql.sources.odf"
 
 
+def test_the_top_level_holds_what_a_newcomer_looks_for_and_nothing_else():
+    ignored = {line.strip("/") for line in (CHECKOUT / ".gitignore").read_text("utf-8").split()}
+    found = {p.name for p in CHECKOUT.iterdir() if not p.name.startswith(".")} - ignored
+    assert found == {"LICENSE", "README.md", "docs", "pyproject.toml", "sql_examples", "src", "tests"}
+
+
 def test_no_room_imports_what_it_may_not(tmp_path):
     copy = tmp_path / "src" / "kartosql"
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
