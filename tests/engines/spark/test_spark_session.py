@@ -196,3 +196,22 @@ def test_a_file_that_executors_do_not_find_may_lie_where_only_the_driver_looks()
     text = "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file d/x.parquet. SQLSTATE: KD001"
     error = sessions.translate(RuntimeError(text), interrupted=False, timed_out=False)
     assert (error.code, "executors do not see the folder" in str(error.hint)) == ("missing-file", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "An error occurred while calling o1.getResult.\n: org.apache.spark.SparkException: Exception thrown in "
+            "awaitResult: \n\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)\n"
+            "Caused by: java.io.IOException: No space left on device: /tmp/blocks\n\tat java.base/java.io.Write\n",
+            "No space left on device: /tmp/blocks",
+        ),
+        ("An error occurred while calling o2.\n: java.lang.StackOverflowError", "java.lang.StackOverflowError"),
+        ("Connection refused\nand more", "Connection refused"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_of_java_without_a_condition_is_told_by_its_innermost_cause(text, told):
+    error = sessions.translate(RuntimeError(text), interrupted=False, timed_out=False)
+    assert (error.code, str(error).splitlines()[0]) == ("query-failed", f"Spark failed: {told}")

@@ -78,6 +78,7 @@ _REFUSALS = (
     (re.compile(_TOO_LARGE), "Spark has no numbers of more than 38 digits."),
 )
 _CORRUPT = re.compile(r"kartosql:corrupt-file:([^\n]*)")
+_CAUSED_BY = re.compile(r"(?:Caused by|): (?:(?:\w+\.)+[\w$]+: (?=\S))?(.+)")  # without the class, if it has a message
 # Conditions that tell of a value, not of the statement or of Spark.
 _VALUES = (
     *("ARITHMETIC_OVERFLOW", "BINARY_ARITHMETIC_OVERFLOW", "CAST_INVALID_INPUT", "CAST_OVERFLOW", "DATETIME_OVERFLOW"),
@@ -124,9 +125,14 @@ def _by_condition(text: str, kind: str) -> KartosqlError:
             return corrupt_file(message)
     if "OutOfMemoryError" in text:
         return LimitError("Spark ran out of memory.", code="out-of-memory", hint="Give the driver or executors more.")
+    return ExecutionError(f"Spark failed: {found[0][1] if found else _cause(text) or kind}", hint=_HINT)
+
+
+def _cause(text: str) -> str:
+    """Return the innermost cause that a traceback of Java names; the first line of other texts."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    message = found[0][1] if found else (lines[0] if lines else kind)
-    return ExecutionError(f"Spark failed: {message}", hint=_HINT)
+    causes = [match[1].strip() for match in map(_CAUSED_BY.match, lines) if match]
+    return causes[-1] if causes else "".join(lines[:1])
 
 
 JAVA_VERSION = 17  # the oldest that Spark 4 runs on
