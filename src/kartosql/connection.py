@@ -705,7 +705,7 @@ class Connection:
         >>> con.history("trips").rows()[0][0]
         1
         """
-        return Query(schema_log.versions_table(*self._found(table)))
+        return Query(schema_log.versions_table(*self._find(table)))
 
     def restore(self, table: str, version: int | str) -> WriteReport | dict[str, WriteReport]:
         """Make a dataset what it was, as a version or at a time given as text, by a commit that writes no data file.
@@ -740,7 +740,7 @@ class Connection:
         named = Named(tuple(text_of(table).split(".")), (0, 0))
         return publishing.publish(self._session, named, url, type, follow, table)
 
-    def _found(self, table: str) -> tuple[Table, Snapshot]:
+    def _find(self, table: str) -> tuple[Table, Snapshot]:
         tables = self._session.tables()
         return tables.find(tuple(text_of(table).split(".")), (0, 0), table), tables.snapshot
 
@@ -749,7 +749,7 @@ class Connection:
 
         Raises ``unknown-table`` and ``broken-schema-history``.
         """
-        return Query(schema_log.history_table(*self._found(table)))
+        return Query(schema_log.history_table(*self._find(table)))
 
     def record_schema(self, table: str) -> list[dict[str, Any]]:
         """Add the schemas of a dataset, or of all of a cube, to their histories where they are not there yet.

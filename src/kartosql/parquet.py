@@ -243,7 +243,7 @@ def column_sizes(footer: bytes, schema: Any = None) -> list[list[tuple[str, int]
         groups = [group[1] for group in found[4]]
         known = [_leaf(element, *levels) for _, element, *levels in _leaves_of(found[2])]
         leaves = [(leaf.physical, leaf.length, leaf.definition, leaf.repetition) for leaf in known]
-        if schema is not None and leaves != [_told(schema.column(at)) for at in range(len(schema))]:
+        if schema is not None and leaves != [_physical_layout(schema.column(at)) for at in range(len(schema))]:
             return None
         if any(len(chunks) != len(leaves) for chunks in groups):
             return None
@@ -285,7 +285,7 @@ def _leaf(element: dict[int, Any], definition: int, repetition: int) -> Leaf:
     return Leaf(physical, length, definition, repetition, element.get(6), logical, scale)
 
 
-def _told(column: Any) -> tuple[int, int | None, int, int]:
+def _physical_layout(column: Any) -> tuple[int, int | None, int, int]:
     physical = _PHYSICAL.index(column.physical_type)
     length = column.length if physical == _FIXED else _LENGTHS[physical]
     return physical, length, column.max_definition_level, column.max_repetition_level

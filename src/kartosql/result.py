@@ -122,7 +122,7 @@ class Query:
 
         rows = self.head(PREVIEW_ROWS + 1)
         return "\n".join(
-            filter(None, [tables.preview(rows, PREVIEW_ROWS, self._shown_types(rows.schema)), self._summary(rows)])
+            filter(None, [tables.preview(rows, PREVIEW_ROWS, self._display_types(rows.schema)), self._summary(rows)])
         )
 
     def _repr_html_(self) -> str:
@@ -130,7 +130,7 @@ class Query:
 
         rows = self.head(PREVIEW_ROWS + 1)
         line = self._summary(rows)
-        return tables.table(rows, PREVIEW_ROWS, self._shown_types(rows.schema)) + (
+        return tables.table(rows, PREVIEW_ROWS, self._display_types(rows.schema)) + (
             f"\n<p>{markup.text(line)}</p>" if line else ""
         )
 
@@ -214,9 +214,9 @@ class Query:
         from kartosql.render import tables
 
         found = self.head(rows + 1 if isinstance(rows, int) and rows >= 0 else rows)
-        print(tables.preview(found, rows, self._shown_types(found.schema)))
+        print(tables.preview(found, rows, self._display_types(found.schema)))
 
-    def _shown_types(self, schema: pa.Schema) -> list[str]:
+    def _display_types(self, schema: pa.Schema) -> list[str]:
         return self._types or [*map(type_name, schema.types)]
 
     def __dir__(self) -> list[str]:

@@ -73,7 +73,13 @@ def _recorded(chain: Chain) -> Iterator[Row]:
     for before, version in zip((None, *chain.schemas), chain.schemas, strict=False):
         change = None if before is None else compare_events(before.event, version.event)
         block = version.link.block
-        yield version.number, block.system_time // 1000, version.link.hash, version.form, *_told(change, version.arrow)
+        yield (
+            version.number,
+            block.system_time // 1000,
+            version.link.hash,
+            version.form,
+            *_describe_change(change, version.arrow),
+        )
 
 
 def _of_table(table: DatasetTable, snapshot: Snapshot) -> Iterator[Row]:
@@ -83,10 +89,10 @@ def _of_table(table: DatasetTable, snapshot: Snapshot) -> Iterator[Row]:
     if not is_sealed:
         now = histories.plain(table.schema)
         change = None if chain is None or chain.schema is None else compare_schemas(chain.schema.arrow, now)
-        yield None, None, None, "unrecorded", *_told(change, now)
+        yield None, None, None, "unrecorded", *_describe_change(change, now)
 
 
-def _told(change: SchemaChange | None, schema: pa.Schema) -> tuple[str, bool]:
+def _describe_change(change: SchemaChange | None, schema: pa.Schema) -> tuple[str, bool]:
     """Return what a change is and whether readers of before can go on; None is that of the first schema."""
     if change is None:
         return f"the first, of {len(schema)} columns", True
@@ -156,7 +162,7 @@ def schema_at(source: Table, snapshot: Snapshot, version: int | None, as_of: str
         found = [s for s in chain.schemas if s.number == version]
         problem = f"{source.name!r} has the versions 1 to {len(chain.schemas)}, and no version {version}."
     else:
-        moment = times.asked(str(as_of))
+        moment = times.statement_time(str(as_of))
         found = [s for s in chain.schemas if s.link.block.system_time <= moment]
         first = times.to_text(chain.schemas[0].link.block.system_time)
         problem = f"The first schema of {source.name!r} was recorded at {first}, after {as_of}."

@@ -73,7 +73,7 @@ def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> Non
     try:
         connection = connect(read_only=True, attach=False, **first["connection"])
     except KartosqlError as e:  # as of a store that went away
-        _answer(answers, _told(e), None)
+        _answer(answers, _error_header(e), None)
         return
     _warm(connection)
     given = connection.settings
@@ -86,7 +86,7 @@ def _serve(source: BinaryIO, answers: BinaryIO, first: Mapping[str, Any]) -> Non
         try:
             header, data = _run(connection, {**request, "settings": given}, first["memory"] // 4)
         except KartosqlError as e:
-            header, data = _told(e), None
+            header, data = _error_header(e), None
         except MemoryError:
             os._exit(1)
         is_last = memory_of("self")[1] - idle > (first["memory"] - idle) // 2
@@ -101,7 +101,7 @@ def _message(source: BinaryIO) -> dict[str, Any] | None:
     return found
 
 
-def _told(error: KartosqlError) -> dict[str, Any]:
+def _error_header(error: KartosqlError) -> dict[str, Any]:
     # Of names that are not known all are told in the message of the one error.
     return {"error": {**error.to_dict(), "class": type(error).__name__, "sql": error.sql}}
 

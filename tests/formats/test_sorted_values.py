@@ -19,7 +19,7 @@ def sorted_values(batches: list[tuple[pa.Array, pa.ListArray]], type_: pa.DataTy
     collected = Collected(type_, count)
     for values, lists in batches:
         collected.add(values, lists)
-    return collected.whole()
+    return collected.all_values()
 
 
 def build(pairs: list[tuple[object, list[int]]], type_: pa.DataType, count: int = 50, size: int = 100) -> SortedValues:

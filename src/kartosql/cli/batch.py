@@ -55,7 +55,7 @@ def run_batch(options: Options) -> None:
         raise UsageError("There is no stdout to write rows to.", hint="Write them with -o FILE.")
     sources = options.sources or [StatementSource("-", "-")]
     page = _page_of_reports(options)
-    options = replace(options, format=format_asked(options))
+    options = replace(options, format=requested_format(options))
     scripts = [_script(source) for source in sources]
     if any(_MARK.search(script) for script in scripts):
         from kartosql.cli.repl.registry import has_commands
@@ -99,12 +99,12 @@ def _page_of_reports(options: Options) -> Page | None:
     return screen.page
 
 
-def style_asked(options: Options) -> Style:
+def requested_style(options: Options) -> Style:
     """Return how a command line asks for rows to look."""
     return Style(options.header, is_terminal(options), options.null, options.separator)
 
 
-def format_asked(options: Options) -> str:
+def requested_format(options: Options) -> str:
     """Return the format that a command line asks for; raises ``invalid-argument`` for options that do not fit it."""
     if options.partition_by:
         if options.output is None:
@@ -225,7 +225,7 @@ class _Runner:
         self._several = several
         self._page = page
         self._tells_writes = queries and several and (options.output is not None or options.format in BINARY_FORMATS)
-        self._style = style_asked(options)
+        self._style = requested_style(options)
         self._results = 0
 
     def run(self, step: _Step) -> None:
@@ -234,7 +234,7 @@ class _Runner:
 
     def _work(self, text: str) -> None:
         statement, given = parse(text), self._options.parameters
-        parameters = parameters_of(statement, given) if self._several else as_given(given)
+        parameters = parameters_of(statement, given) if self._several else positional_or_named(given)
         query = self._connection.sql(text, parameters)
         if isinstance(statement, SILENT):
             return
@@ -278,10 +278,10 @@ class _Runner:
 def parameters_of(statement: Statement, given: dict[str, Any]) -> Any:
     """Return those of the given parameters that a statement has, as ``Connection.sql`` takes them."""
     used = parameter_names(statement, set(given))
-    return as_given({name: value for name, value in given.items() if name in used})
+    return positional_or_named({name: value for name, value in given.items() if name in used})
 
 
-def as_given(parameters: dict[str, Any]) -> Any:
+def positional_or_named(parameters: dict[str, Any]) -> Any:
     """Return parameters as ``Connection.sql`` takes them: a list if their names are 1, 2 and so on."""
     numbers = [str(n) for n in range(1, len(parameters) + 1)]
     return [parameters[n] for n in numbers] if numbers and set(parameters) == set(numbers) else parameters or None

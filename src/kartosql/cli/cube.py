@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from kartosql.cli.batch import format_asked, output_of, style_asked
+from kartosql.cli.batch import output_of, requested_format, requested_style
 from kartosql.cli.config import open_store, resolve
 from kartosql.cli.options import Options, Parser, StatementSource, command_parser, options_of
 from kartosql.cli.output import interruptible, opened
@@ -199,7 +199,7 @@ def _query(connection: Connection, asked: Asked) -> Iterator[str]:
     query = connection.query_cube(asked.cube, **given, datasets=asked.datasets)
     assert isinstance(query, Query)
     with output_of(connection, options) as out:
-        write_stream(query.reader(), format_asked(options), out, style_asked(options))
+        write_stream(query.reader(), requested_format(options), out, requested_style(options))
     return iter(())
 
 
@@ -218,11 +218,11 @@ def _copy(connection: Connection, asked: Asked) -> Iterator[str]:
     done = connection.copy_cube(
         asked.cube, target, name=name[0] if name else None, datasets=asked.datasets, overwrite=asked.given.overwrite
     )
-    return _told(done, "copied", "files", "rows", "bytes")
+    return _report_lines(done, "copied", "files", "rows", "bytes")
 
 
 def _delete(connection: Connection, asked: Asked) -> Iterator[str]:
-    return _told(connection.delete_cube(asked.cube, asked.datasets), "deleted", "files")
+    return _report_lines(connection.delete_cube(asked.cube, asked.datasets), "deleted", "files")
 
 
 def _cleanup(connection: Connection, asked: Asked) -> Iterator[str]:
@@ -231,10 +231,10 @@ def _cleanup(connection: Connection, asked: Asked) -> Iterator[str]:
         done = connection.cleanup_cube(asked.cube, dry_run=dry_run)
     else:
         done = {n: connection.garbage_collect(f"{asked.cube}.{n}", dry_run=dry_run) for n in asked.datasets}
-    return _told(done, "looked at" if dry_run else "cleaned", "marked", "removed", "bytes")
+    return _report_lines(done, "looked at" if dry_run else "cleaned", "marked", "removed", "bytes")
 
 
-def _told(done: Mapping[str, Any], what: str, *counts: str) -> Iterator[str]:
+def _report_lines(done: Mapping[str, Any], what: str, *counts: str) -> Iterator[str]:
     for name, report in sorted(done.items()):
         yield f"{name}: {what}, {', '.join(f'{count} {report[count]:,}' for count in counts)}"
 

@@ -54,7 +54,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             # ends that. Whoever has the signal ignored, as shells do behind ``&``, is not asked.
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, end_at_once)
-            answer = None if sys.stdout is None else _known_answer(sys.argv[1:])
+            answer = None if sys.stdout is None else _cached_answer(sys.argv[1:])
             if answer is not None:
                 with contextlib.suppress(OSError):  # which is told by whoever writes the rest
                     answer = answer[os.write(1, answer) :]
@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     return run(arguments, answer)
 
 
-def _known_answer(arguments: Sequence[str]) -> bytes | None:
+def _cached_answer(arguments: Sequence[str]) -> bytes | None:
     """Return what ``URL -c SQL [--format FORMAT]`` prints, if its plan is known from before."""
     if len(arguments) not in (3, 5) or arguments[1] != "-c" or arguments[0][:1] in ("", "-", "@"):
         return None

@@ -49,7 +49,7 @@ class Remembered:
             relations = query.execution.statement.relations
             self._given = dict(relations.assigned)
             with contextlib.suppress(OSError, replay.NoAnswer):  # of index files that nobody needed to read
-                self._plan = _plan(session, query, query.execution.statement, text) if relations.may_be_left else None
+                self._plan = _plan(session, query, query.execution.statement, text) if relations.is_reusable else None
 
     def keep(self, rows: int) -> None:
         """Keep the plan, unless it had many rows or took long."""

@@ -129,11 +129,11 @@ class RelationBuilder(ABC, Generic[_Type]):
         """Return how many rows files have; raises what is wrong with their footers."""
 
     @abstractmethod
-    def given(self, data: pa.Table) -> str:
+    def arrow_relation(self, data: pa.Table) -> str:
         """Return the name of a relation that has the rows of Arrow data."""
 
     @abstractmethod
-    def raised(self, message: str, value: str) -> str:
+    def raise_error(self, message: str, value: str) -> str:
         """Return an integer that fails when it is computed, with a message and a value behind it."""
 
     @abstractmethod
@@ -256,7 +256,7 @@ class RelationBuilder(ABC, Generic[_Type]):
         query = f"({' UNION ALL '.join(self.rows(table, touched, placed))}) r"
         positions = _positions(table, deletes, [f for f in touched if f in deletes.positions], self.row_counts)
         if positions.num_rows:
-            query += f" ANTI JOIN {self.given(positions)} d ON d.{FILE} = r.{FILE} AND d.{ROW} = r.{ROW}"
+            query += f" ANTI JOIN {self.arrow_relation(positions)} d ON d.{FILE} = r.{FILE} AND d.{ROW} = r.{ROW}"
         for number, (key, files) in enumerate(keys):
             own = {_SEQUENCE: key.sequence, **({_SCOPE: key.scope} if key.scope else {})}
             gone = self.rows(key.table, files, RowRequest({c: names[c] for c in key.key}, codes=own))
@@ -308,7 +308,8 @@ class RelationBuilder(ABC, Generic[_Type]):
         )
         counted = f"SELECT {', '.join([*own, kind])}, abs({OP}) AS {OP} FROM ({' UNION ALL '.join(queries)})"
         rows = self.repeated(counted, [*own, quoted(CHANGE)])
-        return f"SELECT c.*, _version, _time FROM ({rows}) c JOIN {self.given(rule.facts)} v ON c.{STEP} = v.{STEP}"
+        facts = self.arrow_relation(rule.facts)
+        return f"SELECT c.*, _version, _time FROM ({rows}) c JOIN {facts} v ON c.{STEP} = v.{STEP}"
 
     def _state(self, scan: PartScan, log: Changelog, wanted: Sequence[str], shown: Mapping[str, str]) -> str:
         """Return the query over the rows that hold after all records of some files."""
@@ -321,7 +322,7 @@ class RelationBuilder(ABC, Generic[_Type]):
         # column, one.
         count = (
             f"CASE WHEN coalesce({OP}, 0) IN (0, 3) THEN 1 WHEN {OP} IN (1, 2) THEN -1 "
-            f"ELSE {self.raised('A record has the operation ', OP)} END"
+            f"ELSE {self.raise_error('A record has the operation ', OP)} END"
         )
         if log.key:
             key = [self.as_key(quoted(names[c]), table.types[c]) for c in log.key]

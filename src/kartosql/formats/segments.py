@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
-from kartosql.formats.xskipper.domain import NEVER, Bounds, ColumnType, Test, as_tests, order_key, passing, repeated
+from kartosql.formats.xskipper.domain import NEVER, Bounds, ColumnType, Test, as_tests, filter_keys, order_key, repeated
 from kartosql.memo import memoized
 from kartosql.parquet import MAX_FOOTER, arrow_metadata, extremes, read_footer
 from kartosql.predicate.tree import Constant, Group, Leaf, Opaque, Predicate, may_hold_for_null
@@ -189,7 +189,7 @@ class SegmentedIndex:
         self.tell(error.message if isinstance(error, FormatError) else f"{key}: {error}")
 
     @memoized
-    def known(self) -> list[tuple[Segment, pa.Array]]:
+    def readable(self) -> list[tuple[Segment, pa.Array]]:
         """The segments that can be read, and the position of each of their files in the table: -1 for none."""
         found = []
         for segment in self.segments:
@@ -207,7 +207,7 @@ class SegmentedIndex:
     @memoized
     def unseen(self) -> frozenset[int]:
         """The files of which no segment knows what they hold now: they came or changed since."""
-        return frozenset(range(self.count)).difference(*(places.to_pylist() for _, places in self.known))
+        return frozenset(range(self.count)).difference(*(places.to_pylist() for _, places in self.readable))
 
     def candidates(self, says: Predicate, zone: str, among: frozenset[int]) -> tuple[frozenset[int], str] | None:
         """Return the files that may hold a value for which a predicate over the column is TRUE, or why these are all.
@@ -225,13 +225,13 @@ class SegmentedIndex:
 
         holds = partial(holding, says, cache(lambda leaf: as_tests(leaf, self.type, zone)))
         nans = array_of([order_key(nan)] if self.type.family in ("float", "double") else [], key_type(self.type))
-        if may_hold_for_null(says) or not self.known or (found := holds(partial(passing, nans))) is None:
+        if may_hold_for_null(says) or not self.readable or (found := holds(partial(filter_keys, nans))) is None:
             return None
         if any(found.to_pylist()):
             return None
         everything, most = frozenset(range(self.count)), len(among - self.unseen)
         try:
-            wanted = [(s, at, pc.indices_nonzero(holds(s.bounds.may_pass)).to_pylist()) for s, at in self.known]
+            wanted = [(s, at, pc.indices_nonzero(holds(s.bounds.may_pass)).to_pylist()) for s, at in self.readable]
         except FormatError as e:
             self._odd(e)
             return None
@@ -242,7 +242,7 @@ class SegmentedIndex:
         for segment, places, groups in wanted:
             try:
                 for batch in segment.read(groups):
-                    passes = holds(partial(passing, batch.column(0)))
+                    passes = holds(partial(filter_keys, batch.column(0)))
                     left.update(places.take(pc.unique(batch.column(1).filter(passes))).to_pylist())
                     if among <= left:
                         return everything, ""

@@ -141,7 +141,7 @@ class Collected:
         self._ends += _moved(ends, len(self._values))
         self._values += memoryview(texts or b"")[ends[0].as_py() : ends[-1].as_py()]
 
-    def whole(self) -> SortedValues:
+    def all_values(self) -> SortedValues:
         """Return all of them in order."""
         import pyarrow as pa
         import pyarrow.compute as pc  # takes long to import
@@ -156,7 +156,7 @@ class Collected:
         numbers = pa.Array.from_buffers(pa.int32(), len(files) // 4, [None, files])
         lists = pa.Array.from_buffers(pa.list_(pa.int32()), count, [None, starts], children=[numbers])
         again.add(values.take(order), lists.take(order))
-        return again.whole()
+        return again.all_values()
 
 
 def _bytes(array: pa.Array, width: int) -> memoryview:

@@ -67,7 +67,7 @@ class IndexEvaluator(Protocol):
     def index(self, asked: ValueCondition) -> Candidates:
         """Return the files with a value for which a condition may be TRUE; all files where it does not pay to look."""
 
-    def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
+    def has_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
         """Return whether footers may show in which files a predicate over ``column`` is TRUE; reads none."""
 
     def statistics(
@@ -78,7 +78,7 @@ class IndexEvaluator(Protocol):
         Footers of the files ``among`` which it is asked are read, if a few of them show that this pays.
         """
 
-    def told(
+    def files_by_bounds(
         self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], known: ColumnBounds
     ) -> Files | None:
         """Return the files in which a predicate over ``column`` may be TRUE by bounds of it that are known, or None."""
@@ -246,7 +246,7 @@ class BoundsIndex(FileIndex):
         (column,) = columns
         return column if column not in self.subject.keys and column in self.subject.table.types else None
 
-    def _left(self, condition: Condition, ask: Callable[..., Files | None], *more: Any) -> Files | None:
+    def _ask(self, condition: Condition, ask: Callable[..., Files | None], *more: Any) -> Files | None:
         """Return what an evaluator answers to ``ask`` about a predicate, and ``more``."""
         if condition not in self._found:
             subject, parameters = self.subject, parameters_for(condition, self.subject.parameters)
@@ -267,10 +267,10 @@ class MetadataBounds(BoundsIndex):
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files in which a predicate may be TRUE."""
-        told = self.subject.table.told
+        told = self.subject.table.stored_bounds
         column = self._column(condition) if told is not None else None
         known = told.column(column) if told is not None and column is not None else None
-        files = None if known is None else self._left(condition, self.subject.evaluator.told, known)
+        files = None if known is None else self._ask(condition, self.subject.evaluator.files_by_bounds, known)
         return [] if files is None or told is None else [Candidates(files, by=told.kind)]
 
 
@@ -291,9 +291,9 @@ class RowGroups(BoundsIndex):
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is one predicate over one column with bounds in footers."""
         subject, column = self.subject, self._column(condition)
-        return column is not None and subject.evaluator.tells_bounds(subject.table, column, said(condition))
+        return column is not None and subject.evaluator.has_bounds(subject.table, column, said(condition))
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files in which a predicate may be TRUE."""
-        files = self._left(condition, self.subject.evaluator.statistics, among)
+        files = self._ask(condition, self.subject.evaluator.statistics, among)
         return [] if files is None else [Candidates(files, by=self.kind)]

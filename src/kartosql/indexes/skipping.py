@@ -22,16 +22,18 @@ class SkippingIndexes(FileIndex):
 
     def covers(self, condition: Condition) -> bool:
         """Return whether there are metadata that know something of what a condition says."""
-        return self.subject.table.skipping is not None and self._known(condition) != UNKNOWN
+        return self.subject.table.skipping is not None and self._in_metadata_terms(condition) != UNKNOWN
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files that may hold a match by each kind of metadata that was asked, bounds first."""
         subject = self.subject
         assert subject.table.skipping is not None
-        found = subject.table.skipping.skipped(self._known(condition), self._types, subject.evaluator.time_zone())
+        found = subject.table.skipping.skipped(
+            self._in_metadata_terms(condition), self._types, subject.evaluator.time_zone()
+        )
         return [Candidates(subject.table.all_files - skipped.files, by=skipped.by) for skipped in found]
 
-    def _known(self, condition: Condition) -> Predicate:
+    def _in_metadata_terms(self, condition: Condition) -> Predicate:
         return in_metadata_terms(condition, self.subject.occurrence_id, self.subject.usable)
 
     @memoized

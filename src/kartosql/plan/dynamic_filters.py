@@ -74,9 +74,9 @@ class DynamicFilterPlanner:
                 source = scans.get(of[0])
                 if source is not None and filter_.given and filter_.of[0] == of[0]:
                     source = rescan(self._full, source.occurrence, [*self._conditions[of[0]], *filter_.given])
-                condition = self._known(scans[target], filter_, of, source)
+                condition = self._by_bounds(scans[target], filter_, of, source)
                 if condition is None and (filter_.column, of) not in self._tried:
-                    condition = self._looked_up(scans[target], filter_, of, source)
+                    condition = self._by_values(scans[target], filter_, of, source)
                     if condition is not None:
                         self._tried.add((filter_.column, of))
                 if condition is not None:
@@ -92,7 +92,7 @@ class DynamicFilterPlanner:
         """The statement with the values that were found as parameters."""
         return replace(self._query, parameters={**self._query.parameters, **self._parameters})
 
-    def _known(
+    def _by_bounds(
         self, target: OccurrenceScan, filter_: DynamicFilter, of: ColumnRef, scan: OccurrenceScan | None
     ) -> Condition | None:
         """Return what is known of the remaining files of a source without a look into them, if it leaves out files."""
@@ -112,7 +112,7 @@ class DynamicFilterPlanner:
         values = mine[1] & theirs[1]
         return self._one_of(filter_.column, of, array_of(list(values), mine[0]).to_pylist())
 
-    def _looked_up(
+    def _by_values(
         self, target: OccurrenceScan, filter_: DynamicFilter, of: ColumnRef, scan: OccurrenceScan | None
     ) -> Condition | None:
         """Return the condition that a column has one of the values of another, if it pays to read them."""

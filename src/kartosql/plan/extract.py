@@ -258,14 +258,14 @@ class Extractor:
         nullable = joins.nullable()
         for at, source in enumerate(scope.sources):
             if source.relation is not None and at not in nullable and joins.sides[at] in ("INNER", "LEFT", "RIGHT"):
-                inner += self._seen(source, self._implied(source.relation, depth + 1))
+                inner += self._over_source(source, self._implied(source.relation, depth + 1))
         outward: dict[ColumnRef, ColumnRef] = {}
         for at, output in enumerate(relation.outputs):
             if output.source is not None:
                 outward.setdefault(output.source, (relation.id, str(at)))
         return self._renamed(inner, outward)
 
-    def _seen(self, source: Source, conditions: list[Condition]) -> list[Condition]:
+    def _over_source(self, source: Source, conditions: list[Condition]) -> list[Condition]:
         """Return conditions over the output of a query as conditions over the source that reads it."""
         assert source.relation is not None
         of = source.relation.id
@@ -320,7 +320,7 @@ class Extractor:
                         edges.setdefault((source.id, pair.other[0]), {})[pair.other] = pair.column
                         known.setdefault(pair.other[0], []).extend(pair.known or ())
             if source.relation is not None:
-                known.setdefault(source.id, []).extend(self._seen(source, self._implied(source.relation)))
+                known.setdefault(source.id, []).extend(self._over_source(source, self._implied(source.relation)))
         for _ in range(len(scope.sources) + 1):
             found = ((edge, columns, known.get(edge[1], []) + given.get(edge, [])) for edge, columns in edges.items())
             if not any(self._carry_over(*edge, columns, more) for edge, columns, more in found):

@@ -254,7 +254,7 @@ class FileFilter:
     def _files(self, condition: Condition) -> Files | None:
         index = self._index(condition)
         if index is not None:
-            return self._asked(index, condition)
+            return self._candidates(index, condition)
         if not isinstance(condition, Group) or not self._can_prune(condition):
             return None
         if condition.op == "OR":
@@ -301,7 +301,7 @@ class FileFilter:
         # The groups of one index stay in the order of the text.
         return [*(joined("AND", together[key]) for key in sorted(together, key=itemgetter(0))), *alone]
 
-    def _asked(self, index: FileIndex, condition: Condition) -> Files | None:
+    def _candidates(self, index: FileIndex, condition: Condition) -> Files | None:
         left: Files | None = None
         for found in index.candidates(condition, self._among):
             if found.note:

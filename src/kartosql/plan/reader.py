@@ -118,7 +118,7 @@ class ConditionReader:
         self._freeze = freeze or evaluator.clock
         self._parsed: dict[int, ParsedAtom] = {}  # by id of the node
         self._alike = query.walked.alike
-        self._nodes = Meaning(self._path, self._value, self._literal, self._behind, self._sql, is_duckdb=True)
+        self._nodes = Meaning(self._path, self._value, self._literal, self._alias_target, self._sql, is_duckdb=True)
 
     def agrees(self, node: exp.Expression) -> bool:
         """Return whether the engine's parser sees the same AND, OR and NOT in a predicate, and note its atoms."""
@@ -209,7 +209,7 @@ class ConditionReader:
 
     def _says(self, node: exp.Expression, negated: bool) -> Predicate:
         """Return what an atom says; nothing is known where the engine's parser has another operator."""
-        node = self._behind(node)
+        node = self._alias_target(node)
         if id(node) not in self._parsed:
             self.agrees(node)
         known = self._parsed.get(id(node))
@@ -238,11 +238,11 @@ class ConditionReader:
         constant = None if start is None or end is None else constant_of(self.text[start : end + 1])
         return str(literal.name) if constant is None else constant
 
-    def _behind(self, node: Any) -> Any:
+    def _alias_target(self, node: Any) -> Any:
         """Return what an alias stands for, and the constant that a function of the clock is."""
         bound = self._bound.get(id(node)) if isinstance(node, exp.Column) else None
         if bound is not None and bound.alias is not None:
-            return self._behind(bound.alias)
+            return self._alias_target(bound.alias)
         if isinstance(node, exp.Anonymous):
             is_clock = str(node.this).lower() in _CLOCK and not node.expressions
             function = f"{node.this}()" if is_clock else None

@@ -15,10 +15,10 @@ from kartosql.text.constants import literal
 
 def with_hints(unknown: tuple[Unknown, ...], walked: Walked, evaluator: Evaluator) -> tuple[Unknown, ...]:
     """Return names that nothing explains, with hints where a value is known that they look like."""
-    return tuple(replace(u, hint=_known_value(u, walked, evaluator)) for u in unknown)
+    return tuple(replace(u, hint=_value_hint(u, walked, evaluator)) for u in unknown)
 
 
-def _known_value(unknown: Unknown, walked: Walked, evaluator: Evaluator) -> str | None:
+def _value_hint(unknown: Unknown, walked: Walked, evaluator: Evaluator) -> str | None:
     """Return a hint, if the partition keys or an index of a column know the value that a name looks like."""
     bound = walked.bound.get(id(compared_with(unknown)))
     source = None if bound is None else bound.source

@@ -89,7 +89,7 @@ def table(table: pa.Table, rows: int, types: Sequence[str]) -> str:
         f'<div style="{_FRAME}"><table style="border-collapse: collapse">',
         f"<thead><tr>{''.join(heads)}</tr></thead>",
     ]
-    lines += ["<tbody>", *_html_rows(_shown(shown, Look(), _as_preview), styles), "</tbody>", "</table></div>"]
+    lines += ["<tbody>", *_html_rows(_cell_texts(shown, Look(), _as_preview), styles), "</tbody>", "</table></div>"]
     if table.num_rows > rows:
         lines.append("<p>(more rows)</p>")
     return "\n".join(lines)
@@ -139,7 +139,7 @@ def preview(table: pa.Table, rows: int, types: Sequence[str]) -> str:
     with an ellipsis. A box has 120 characters where there is no terminal.
     """
     look = Look(shutil.get_terminal_size((120, 24)).columns)
-    columns, heads = _shown(table.slice(0, rows), look, _as_preview), _heads(table, types)
+    columns, heads = _cell_texts(table.slice(0, rows), look, _as_preview), _heads(table, types)
     lines = _fitted(table.schema, heads, columns, look)
     if lines is None:
         lines = list(_box(table.schema, heads, columns, _widths(table.schema, heads, columns), plain))
@@ -282,7 +282,7 @@ def readable(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> li
     if mode == "markdown":
         lines = markdown_head(table.schema)
         return lines + [line for batch in table.to_batches() for line in markdown_lines(batch)]
-    columns = _shown(table, look)
+    columns = _cell_texts(table, look)
     if mode == "box":
         heads = _heads(table, types)
         if not look.types:
@@ -349,7 +349,7 @@ def grouped(text: str) -> str:
     return f"{match[1]}{int(match[2]):,}{match[3] or ''}" if match and match[2][0] != "0" else text
 
 
-def _shown(table: pa.Table, look: Look, written: Callable[[str], str] | None = None) -> list[list[str]]:
+def _cell_texts(table: pa.Table, look: Look, written: Callable[[str], str] | None = None) -> list[list[str]]:
     """Return the text of each value by column, safe to print; a NullCell for NULL."""
     shown, nothing = [], NullCell(escaped(look.null))
     for column in table.columns:

@@ -249,9 +249,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Begin the statement of a command; return its ticket, and its columns unless it takes long."""
         with _translated():
-            client, name, fields = self._asked(context, descriptor.command or b"")
+            client, name, fields = self._request(context, descriptor.command or b"")
             if name in _ASKING:
-                statement = self._begun(client, name, fields)
+                statement = self._begin(client, name, fields)
                 rows = statement.rows(context.is_cancelled, EAGER)
                 schema = None if rows else self._described(client, statement)
                 if statement.is_done:
@@ -267,7 +267,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """Return the columns of what a command asks for, and run nothing."""
         with _translated():
-            client, name, fields = self._asked(context, descriptor.command or b"")
+            client, name, fields = self._request(context, descriptor.command or b"")
             if name not in _ASKING:
                 return flight.SchemaResult(self._listing(client, name, fields).schema)
             asked = self._statement(client, name, fields)
@@ -276,7 +276,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Return the rows that a ticket stands for, once."""
         with _translated():
-            client, name, fields = self._asked(context, ticket.ticket)
+            client, name, fields = self._request(context, ticket.ticket)
             if name == _TICKET:
                 handle = _bytes(fields.get(1, [b""])[-1])
                 try:
@@ -284,15 +284,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 finally:
                     self._kept.drop(client, handle)
             elif name in _ASKING:
-                rows = self._begun(client, name, fields).rows(context.is_cancelled)
+                rows = self._begin(client, name, fields).rows(context.is_cancelled)
             else:
                 rows = self._unread.pieces(self._listing(client, name, fields), client)
-            return flight.GeneratorStream(rows.schema, _told(rows))
+            return flight.GeneratorStream(rows.schema, _typed_errors(rows))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Bind the parameters of a prepared statement: the one row that is sent."""
         with _translated():
-            client, name, fields = self._asked(context, descriptor.command or b"")
+            client, name, fields = self._request(context, descriptor.command or b"")
             if name != "CommandPreparedStatementQuery":
                 raise UsageError("Statements that change something are not allowed here.", code="not-allowed")
             handle = _bytes(fields.get(1, [b""])[-1])
@@ -339,7 +339,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         client: Client = context.get_middleware("client").client
         return client
 
-    def _asked(self, context: Any, data: bytes) -> tuple[Client, str, dict[int, list[Any]]]:
+    def _request(self, context: Any, data: bytes) -> tuple[Client, str, dict[int, list[Any]]]:
         return (self._client(context), *_command(data))
 
     def _statement(self, client: Client, name: str, fields: Mapping[int, list[Any]]) -> _Statement:
@@ -348,7 +348,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         prepared = self._kept.get(client, _bytes(fields.get(1, [b""])[-1]))
         return _Statement(prepared.sql, prepared.parameters, prepared.size - len(prepared.sql))
 
-    def _begun(self, client: Client, name: str, fields: Mapping[int, list[Any]]) -> _Statement:
+    def _begin(self, client: Client, name: str, fields: Mapping[int, list[Any]]) -> _Statement:
         """Return the statement of a command, which runs from now on."""
 
         def ask(of: _Statement, is_stopped: Cancelled) -> Any:
@@ -470,7 +470,7 @@ def _sql_info(fields: Mapping[int, list[Any]]) -> pa.Table:
     return known.filter(pa.array([not asked or number in asked for number in numbers]))
 
 
-def _told(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _typed_errors(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
     with _translated():
         yield from pieces
 

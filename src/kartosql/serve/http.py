@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             with pa.ipc.new_stream(sink, found.schema) as writer:
                 writer.write_table(found.arrow())
             return sink.getvalue(), ARROW
-        types = found._shown_types(found.schema)
+        types = found._display_types(found.schema)
         columns = [{"name": n, "type": t} for n, t in zip(found.columns, types, strict=True)]
         report = None if found.report is None else found.report.to_dict()
         rest = json.dumps({"columns": columns, "report": report, "stats": found.stats}, default=str)

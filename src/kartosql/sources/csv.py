@@ -61,7 +61,7 @@ class CsvFolder(Folder):
             value = options.take(name)
             if value is not None:
                 self._options[CSV_ALIASES.get(name, name)] = value
-        self._types = _given_types(options)
+        self._types = _types_option(options)
         self.reading = json.dumps([VERSION, self._options, self._types], sort_keys=True, default=str)
         self._known: dict[tuple[str, object], _Sniffed] = {}
         self._sniffer: Sniffer | None = None
@@ -172,7 +172,7 @@ class CsvFolder(Folder):
         return {name: self._types.get(name, t) for name, t in types.items()}
 
 
-def _given_types(options: AttachOptions) -> dict[str, str]:
+def _types_option(options: AttachOptions) -> dict[str, str]:
     """Return the option TYPES: DuckDB types by column; raises ``invalid-option``."""
     given = options.take("types", {})
     expected = f"a map such as {{'a': 'VARCHAR'}} of {', '.join(_ARROW)} and DECIMAL(p, s)"

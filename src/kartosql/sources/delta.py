@@ -164,7 +164,7 @@ class DeltaSource(OneTable):
         with self._lock:
             version = self._version if as_of is None else as_of
             if isinstance(version, str):
-                version = self._log.version_at(times.asked(version))
+                version = self._log.version_at(times.statement_time(version))
             if version is None:
                 return self._following()
             if version not in self._made:
@@ -222,7 +222,7 @@ class DeltaSource(OneTable):
             renames=mode != "none",
             identities=physical,
             stamps=tuple(map("{}-{}".format, files["size"].to_pylist(), files["modificationTime"].to_pylist())),
-            told=LogStatistics(told, types),
+            stored_bounds=LogStatistics(told, types),
         )
         positions = self._positions(table, files)
         part = Part(name, table, tuple(types), Deletes(positions) if positions else Plain())

@@ -240,7 +240,7 @@ class FileIndexes:
             listed = self.now().indexes.get(column)
             stamps = _stamps(table, column)
             index = self._index(table, type_, listed.segments if listed and listed.type == type_ else (), stamps)
-            stays, seen, missing = _kept(index)
+            stays, seen, missing = _retained(index)
             removed += missing
             todo = [f for f, stamp in enumerate(stamps) if stamp and f not in seen]
             gone = {s.key for s in listed.segments} - stays if listed else set()
@@ -395,14 +395,14 @@ def identities(table: FolderTable) -> dict[str, str]:
     return {name.lower(): f"{identity}={own[name]}" for name, identity in known.items() if identity is not None}
 
 
-def _kept(index: SegmentedIndex) -> tuple[set[str], set[int], int]:
+def _retained(index: SegmentedIndex) -> tuple[set[str], set[int], int]:
     """Return the segments that stay, the files that they have seen, and how many they have that are gone."""
     # Many small ones, and those of which few files are left, do not stay: their files are indexed anew.
     stays: set[str] = set()
     seen: set[int] = set()
     missing = 0
-    few = sum(s.pairs < SMALL for s, _ in index.known) <= MOST_SMALL
-    for segment, places in index.known:
+    few = sum(s.pairs < SMALL for s, _ in index.readable) <= MOST_SMALL
+    for segment, places in index.readable:
         there = set(places.to_pylist()) - {-1} - seen
         missing += len(places) - len(there)
         if 2 * len(there) >= len(places) and (few or segment.pairs >= SMALL):

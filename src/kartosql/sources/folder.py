@@ -155,7 +155,7 @@ class Folder(OneTable):
             listed = list_files(self._store, self._only, hidden)
             self._check_free(hidden)
             if self._source is None or listed != self._listed:
-                self._source = self._made(listed)
+                self._source = self._build_table(listed)
                 self._listed, self._skipping, self._indexed = listed, None, None
             if self._metadata is not None and (found := self._metadata.now()) is not self._skipping:
                 self._skipping, table = found, files_of(self._source)
@@ -169,7 +169,7 @@ class Folder(OneTable):
         if self._only is None and (error := _foreign_within(self._store.url, names)) is not None:
             raise error
 
-    def _made(self, listed: list[ListedFile]) -> Table:
+    def _build_table(self, listed: list[ListedFile]) -> Table:
         if not listed:
             hint = "Names that begin with . or _ and empty files do not count; check the path."
             raise FormatError(f"{self._store.url}: there are no files", code="no-files", hint=hint)

@@ -54,7 +54,7 @@ class FolderTable:
     may_lack: ClassVar[frozenset[str]] = frozenset()  # ``variants`` tell which columns files have
     renames: bool = False
     identities: Mapping[str, str] = field(default_factory=dict)
-    told: Any = None
+    stored_bounds: Any = None
 
     @memoized
     def types(self) -> dict[str, pa.DataType]:
@@ -77,7 +77,7 @@ class FolderTable:
             skipping=None,
             indices={},
             stamps=(),
-            told=None,
+            stored_bounds=None,
         )
 
     def only(self, file: int) -> FolderTable:

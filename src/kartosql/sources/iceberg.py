@@ -24,7 +24,7 @@ from kartosql.formats.iceberg.avro import BOUNDS, COUNTS, of_key
 from kartosql.formats.iceberg.columns import arrow_type, bound_values, default_of, in_file, partition_reader
 from kartosql.formats.iceberg.deletes import DeleteFile, delete_file, location, positions_of
 from kartosql.formats.iceberg.metadata import Entries, invalid, unsupported
-from kartosql.formats.kartothek.metadata import many_objects
+from kartosql.formats.kartothek.metadata import pause_garbage_collection
 from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.memo import memoized
@@ -34,7 +34,7 @@ from kartosql.sources.folder import OneTable, open_folder
 from kartosql.sources.folder_table import FolderTable, FooterShapes
 from kartosql.store import Store
 from kartosql.store.keys import check_key
-from kartosql.tables.statistics import ColumnBounds, is_told, nothing_of
+from kartosql.tables.statistics import ColumnBounds, has_ordered_bounds, nothing_of
 from kartosql.tables.table import Deletes, KeyDeletes, Part, Plain, Table, exposed
 from kartosql.text.secrets import harmless
 
@@ -99,7 +99,7 @@ class IcebergTable(OneTable):
     def _at(self, as_of: str | int | None = None) -> Table:
         wanted, moment = self._snapshot, self._moment
         if as_of is not None:
-            wanted, moment = (as_of, None) if isinstance(as_of, int) else (None, times.asked(as_of))
+            wanted, moment = (as_of, None) if isinstance(as_of, int) else (None, times.statement_time(as_of))
         with self._lock:
             name, metadata = self._current()
             snapshot = documents.snapshot_of(metadata, wanted, moment, self._location.name)
@@ -108,7 +108,7 @@ class IcebergTable(OneTable):
             if key not in self._tables:
                 while len(self._tables) >= MAX_PAST:
                     self._tables.pop(next(iter(self._tables)))
-                with documents.decoding(self._location.url), many_objects():
+                with documents.decoding(self._location.url), pause_garbage_collection():
                     schema = metadata.schema()
                     if snapshot is not None and is_past and snapshot.schema_id is not None:
                         schema = metadata.schema_by_id(snapshot.schema_id) or schema
@@ -138,7 +138,7 @@ class IcebergTable(OneTable):
                 documents.newest((), None, f"{url}/metadata")
             self._folder = Store(f"{url}/metadata", self._location.storage_options)
 
-    def _asked(self) -> Any:
+    def _load_table(self) -> Any:
         """Return the table as the catalog has it, which is opened first; raises ``store-failed``."""
         from pyiceberg.catalog import load_catalog
 
@@ -157,7 +157,7 @@ class IcebergTable(OneTable):
     def _current(self) -> tuple[str, TableMetadata]:
         """Return the metadata that count now, with the name of their file."""
         if self._identifier is not None:
-            table = self._asked()
+            table = self._load_table()
             found = table.metadata_location, table.metadata
         else:
             assert self._folder is not None
@@ -284,7 +284,7 @@ class IcebergTable(OneTable):
             renames=True,
             identities={c: f"{known.id}={known.default!r}" for c, known in columns.items()},
             stamps=tuple(map("{}-{}".format, found["size"].to_pylist(), found["sequence"].to_pylist())),
-            told=ManifestBounds(found, columns),
+            stored_bounds=ManifestBounds(found, columns),
         )
 
     def _keys(self, paths: pa.ChunkedArray, metadata: TableMetadata) -> list[tuple[str, str]]:
@@ -405,12 +405,12 @@ class ManifestBounds:
         """How many rows each file has, -1 where manifests do not tell it."""
         return [max(count, -1) for count in self.files["rows"].to_pylist()]
 
-    @many_objects()
+    @pause_garbage_collection()
     def column(self, name: str) -> ColumnBounds | None:
         """Return the bounds of a column, or None."""
         if name not in self._found:
             column = self.columns[name]
-            self._found[name] = self._bounds(column.id, column.type) if is_told(column.type) else None
+            self._found[name] = self._bounds(column.id, column.type) if has_ordered_bounds(column.type) else None
         return self._found[name]
 
     def _bounds(self, id_: int, type_: pa.DataType) -> ColumnBounds:

@@ -186,4 +186,6 @@ class _View:
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
         if rest:
             return None
-        return self.dataset.sources(self.chain(), None if as_of is None else times.asked(str(as_of)))[self.which]
+        return self.dataset.sources(self.chain(), None if as_of is None else times.statement_time(str(as_of)))[
+            self.which
+        ]

@@ -219,7 +219,7 @@ class _Certificate:
             yield from ((key, None, set()) for key in (*metadata.unreadable, *metadata.newer, *metadata.locked))
             for segment in (s for s in metadata.segments if s.rows):
                 try:
-                    held = self._held(segment, column)
+                    held = self._stored_values(segment, column)
                 except (KartosqlError, OddCells, pa.ArrowException):
                     yield segment.source, None, set()
                 else:
@@ -227,7 +227,7 @@ class _Certificate:
                         names = {name for row, name in enumerate(segment.ids()) if row in found}
                         yield segment.source, sum(found.values()), {files[name] for name in names & files.keys()}
 
-    def _held(self, segment: Segment, column: str) -> pa.Table:
+    def _stored_values(self, segment: Segment, column: str) -> pa.Table:
         """Return the whole values of a column that a part file holds, each once for a file, with its row there."""
         type_ = self._table.types[column]
         found = [pa.table({column: pa.nulls(0, type_), FILE: pa.nulls(0, pa.int64())})]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.errors import ConcurrentCommit, FormatError, KartosqlError, KartosqlWarning, UsageError, quoted
-from kartosql.formats.kartothek.metadata import many_objects
+from kartosql.formats.kartothek.metadata import pause_garbage_collection
 from kartosql.formats.kartothek.naming import CUBE_SEPARATOR, FOLLOWED
 from kartosql.plan.overlays import Overlays
 from kartosql.session import Session
@@ -21,7 +21,7 @@ from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.store.urls import is_below, is_encodable
 from kartosql.tables.names import Tables
-from kartosql.tables.statistics import is_told
+from kartosql.tables.statistics import has_ordered_bounds
 from kartosql.tables.table import Overlay, Table
 from kartosql.write.change import Change
 from kartosql.write.publish.delta import DeltaTarget
@@ -94,7 +94,7 @@ def _publish(session: Session, uuid: str, store: Store, type_: str, find: Callab
     target = TARGETS[type_](store)
     for _ in range(ATTEMPTS):
         try:
-            with many_objects():
+            with pause_garbage_collection():
                 try:
                     target.read(uuid)  # before the dataset: what others publish meanwhile is newer
                 except FormatError as e:
@@ -151,7 +151,7 @@ def _live(session: Session, source: Table, paths: Collection[str], known: Collec
     table, order = part.table, list(paths)
     new = [f for f, path in enumerate(order) if path not in known]
     stored = [f for f in pa.schema([*source.columns.items()]) if f.name not in table.partition_keys]
-    told = [f.name for f in stored if is_told(f.type)]
+    told = [f.name for f in stored if has_ordered_bounds(f.type)]
     deleted: dict[int, list[int]] = {}
     access = FileAccess(session.runtime.store)
     with session.runtime.planner(session.settings, access) as planner, planner.errors(""):

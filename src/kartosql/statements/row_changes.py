@@ -116,7 +116,7 @@ class _RowChange:
         self._session, self._statement, self._text = request.session, statement, statement.text
         self._request, self._operation = request, operation
         self._deletes = [n for n, a in enumerate(statement.actions, 1) if a.values is None]
-        self._shown = self._begun()
+        self._shown = self._begin()
         self._settings = replace(request, engine="duckdb").settings
         self._marks = [(t.start, t.end + 1) for t in tokens_of(self._text) if self._text[t.start] == "?"]
         given = request.parameters or ()
@@ -139,7 +139,7 @@ class _RowChange:
         self._updates, self._inserts = self._values(statement.actions, self._keys), self._values(statement.inserts)
         self._check_cells()
 
-    def _begun(self) -> Table:
+    def _begin(self) -> Table:
         """Begin at the target, and return it."""
         statement, text = self._statement, self._statement.text
         uuid = targets.dataset_target(self._session.tables(), statement.target, text).table.uuid
@@ -161,7 +161,7 @@ class _RowChange:
         hits = self._hits(candidates)
         changed = hits.filter(pc.greater(hits["action"], 0))
         self.files = self._rewritten(set(changed["file"].to_pylist()))
-        written = self._made(self._updates, self.files)  # which finds what is wrong with names, too
+        written = self._rewritten_rows(self._updates, self.files)  # which finds what is wrong with names, too
         new = self._new(self._inserts, self._unmatched(hits["row"])) if self._inserts else pa.table({})
         self.data = [*([written] if self.files else []), *([new] if new.num_rows else [])]
         return {"changed": pc.sum(changed["count"]).as_py() or 0, "inserted": new.num_rows}
@@ -173,7 +173,7 @@ class _RowChange:
             given = self.data if self._table.table == "table" else {self._table.table: self.data}
             self.limit_files()
             done = append_to_dataset(self._operation, self._table.uuid, given, removed=self.select, place=self.place)
-        return _told({self._dataset: {**done, **counts}})
+        return _report_table({self._dataset: {**done, **counts}})
 
     # -- the commit --------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class _RowChange:
 
     def _candidates(self) -> Sequence[int]:
         """Return the files that may have rows to change."""
-        where, _, _ = self._found()
+        where, _, _ = self._matches()
         parts = self._query(f"SELECT 1 AS one{self._from()}{where}", self._shown).scan.occurrences[0].parts
         left = [
             s.left for p in parts for s in takewhile(lambda s: s.by == PARTITION_KEY, p.steps) if s.left is not None
@@ -362,7 +362,7 @@ class _RowChange:
 
     def _hits(self, files: Sequence[int]) -> pa.Table:
         """Return the number of rows of each action by file and, in a MERGE, by the row of the source."""
-        where, row, action = self._found()
+        where, row, action = self._matches()
         table = numbered(self._part, files)
         items = f"SELECT {self._rows}.{FILE} AS file, {row} AS row, {action} AS action, count(*) AS count"
         hits = self._query(f"{items}{self._from()}{where} GROUP BY ALL", table).arrow()
@@ -375,7 +375,7 @@ class _RowChange:
                 raise self._several(found)
         return hits
 
-    def _found(self) -> tuple[str, str, str]:
+    def _matches(self) -> tuple[str, str, str]:
         """Return the condition of rows to change, and for each the row of the source and the number of the action."""
         if self._keys:
             return "", f"{self._source}.{_ROW}", self._action(self._statement.actions)
@@ -403,7 +403,7 @@ class _RowChange:
         several = [group for group in hit if len({table.writes[f] for f in group}) > 1]
         return sorted(files.union(*several))
 
-    def _made(self, values: Sequence[Mapping[str, str]], files: Sequence[int]) -> QueryRows:
+    def _rewritten_rows(self, values: Sequence[Mapping[str, str]], files: Sequence[int]) -> QueryRows:
         action = self._action(self._statement.actions, f"{self._source}.{_ROW} IS NOT NULL" if self._keys else "true")
         kept = f"WHERE {action} NOT IN ({', '.join(map(str, self._deletes))})" if self._deletes else ""
         tail, table = self._from("LEFT JOIN") + kept, numbered(self._part, files)
@@ -428,7 +428,7 @@ class _RowChange:
 class _CubeChange(_RowChange):
     """One attempt for a whole cube: its cells are found once, then each dataset changes its rows of them."""
 
-    def _begun(self) -> Table:
+    def _begin(self) -> Table:
         statement = self._statement
         name = targets.need_cube(self._session.snapshot(), statement.target, self._text)
         self._state = opened_cube(self._operation, name)
@@ -464,14 +464,14 @@ class _CubeChange(_RowChange):
             done = change_members(self._operation, self._state, data, removed, parts, None, convert=True, places=places)
             for name, one in done.items():
                 reports[name].update(one)
-        return _told(reports)
+        return _report_table(reports)
 
     def _cells(self) -> pa.Table:
         """Return the cells to change and those that are new, with the number of their action and values of columns."""
         sets, keys = [*self._updates, *self._inserts], self._cell or ()
         self._columns = [c for c in dict.fromkeys(c for values in sets for c in values) if c not in keys]
         names = [*keys, _ACTION, *self._columns]
-        where, row, action = self._found()
+        where, row, action = self._matches()
 
         def items(values: Sequence[Mapping[str, str]], action: str, others: Callable[[str], str]) -> str:
             cases = [f"({action})", *(_chosen(c, values, action, others(c)) for c in self._columns)]
@@ -552,5 +552,5 @@ def _selected(items: Sequence[str], tail: str) -> str:
     return f"SELECT {', '.join(f'{item} AS c{at}' for at, item in enumerate(items))}{tail}"
 
 
-def _told(found: Mapping[str, dict[str, Any]]) -> pa.Table:
+def _report_table(found: Mapping[str, dict[str, Any]]) -> pa.Table:
     return by_dataset(found, {**CHANGE, "changed": COUNT, "inserted": COUNT})

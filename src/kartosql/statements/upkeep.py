@@ -107,7 +107,7 @@ def cleanup_cube(session: Session, cube: Cube | str, *, dry_run: bool = False) -
     """Remove files of a cube that belong to nothing; see Connection.cleanup_cube."""
     prefix = prefix_of(cube)
     uuids = members_of(session.store_to_keep(only_looks=dry_run), prefix)
-    found = removal.collect(session.store, uuids.values(), session.grace, kept=_kept(session), dry_run=dry_run)
+    found = removal.collect(session.store, uuids.values(), session.grace, kept=_retention(session), dry_run=dry_run)
     if not dry_run:
         skipping.drop_forgotten(session.store, f"{prefix}{naming.CUBE_SEPARATOR}")
     return {name: removal.summary(g for g in found if g.uuid == uuid) for name, uuid in uuids.items()}
@@ -116,10 +116,12 @@ def cleanup_cube(session: Session, cube: Cube | str, *, dry_run: bool = False) -
 def garbage_collect(session: Session, uuid: str, *, dry_run: bool = False) -> dict[str, Any]:
     """Remove files of a dataset that belong to nothing; see Connection.garbage_collect."""
     uuid = dataset_of(session.store_to_keep(only_looks=dry_run), uuid)
-    return removal.summary(removal.collect(session.store, [uuid], session.grace, kept=_kept(session), dry_run=dry_run))
+    return removal.summary(
+        removal.collect(session.store, [uuid], session.grace, kept=_retention(session), dry_run=dry_run)
+    )
 
 
-def _kept(session: Session) -> Retention:
+def _retention(session: Session) -> Retention:
     return Retention(session.settings["history_versions"], dt.timedelta(days=session.settings["history_days"]))
 
 

@@ -290,7 +290,7 @@ def version_of(data: bytes) -> Version:
 LISTINGS = 20  # of a folder of which files go away meanwhile
 
 
-def listed_whole(list_once: Callable[[list[str]], _T]) -> _T:
+def stable_listing(list_once: Callable[[list[str]], _T]) -> _T:
     """Return a listing to which no file was added as gone; else the last one of several.
 
     Whoever removes a file while it is looked at may have put its rows into one that came too late to be listed.

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError
-from kartosql.store.keys import listed_whole
+from kartosql.store.keys import stable_listing
 from kartosql.store.store import Store
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -57,7 +57,7 @@ def list_files(store: Store, only: str | None = None, left_out: set[str] | None 
     left_out = set() if left_out is None else left_out
     if not store.is_local:
         return sorted(_remote(store, left_out), key=itemgetter(0))
-    return listed_whole(lambda gone: sorted(_local(store, left_out, gone), key=itemgetter(0)))
+    return stable_listing(lambda gone: sorted(_local(store, left_out, gone), key=itemgetter(0)))
 
 
 def times_of(store: Store, names: Sequence[str]) -> list[int | None]:
@@ -81,11 +81,11 @@ def _one(store: Store, name: str) -> list[ListedFile]:
         info = store.info(name)
     except KeyError:
         return []
-    file = told(name, info)
+    file = listed_file(name, info)
     return [file] if file.size else []
 
 
-def told(name: str, info: Mapping[str, Any]) -> ListedFile:
+def listed_file(name: str, info: Mapping[str, Any]) -> ListedFile:
     """Return a file, given its entry in a listing."""
     time = _milliseconds(next((info[k] for k in _TIMES if info.get(k) is not None), None))
     return ListedFile(name, int(info.get("size") or 0), time, (str(info.get("ETag")), time))
@@ -138,7 +138,7 @@ def _remote(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
         if first is not None:
             left_out.add("/".join(parts[: first + 1]))
         else:
-            found = told(name, info)
+            found = listed_file(name, info)
             if found.size:
                 yield found
             else:

@@ -428,9 +428,9 @@ class _S3Writer(RemoteWriter):
                     raise PreconditionFailed(key) from None
                 if status != 304 or not unless:
                     raise
-                return _told(response)._replace(unchanged=True)
+                return _fetched(response)._replace(unchanged=True)
             try:
-                return _checked(_told(answer, await answer["Body"].read()), key, only)
+                return _checked(_fetched(answer, await answer["Body"].read()), key, only)
             except PreconditionFailed:
                 raise
             except Exception:
@@ -463,7 +463,7 @@ class _S3Writer(RemoteWriter):
             answer = await client._endpoint.http_session.send(request.prepare())
             about = {"HTTPStatusCode": answer.status_code, "HTTPHeaders": answer.headers}
             data = await answer.content
-            return _told({"ResponseMetadata": about}, data) if answer.status_code == 206 else None
+            return _fetched({"ResponseMetadata": about}, data) if answer.status_code == 206 else None
         except Exception:  # noqa: BLE001 - the client will say what it is
             return None
 
@@ -532,7 +532,7 @@ def _range(span: Span | None) -> str:
     return f"bytes={start}" if start < 0 else f"bytes={start}-{'' if end is None else end - 1}"
 
 
-def _told(answer: dict[str, Any], data: bytes = b"") -> Fetched:
+def _fetched(answer: dict[str, Any], data: bytes = b"") -> Fetched:
     """Return what S3 answered; raises OSError for bytes that are not the range which they are said to be."""
     about = answer["ResponseMetadata"]
     headers = about["HTTPHeaders"]

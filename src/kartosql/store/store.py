@@ -33,9 +33,9 @@ from kartosql.store.keys import (
     admit_folders,
     check_key,
     link_error,
-    listed_whole,
     local_files_below,
     side_folder,
+    stable_listing,
 )
 from kartosql.store.urls import filesystem_of, is_encodable, may_begin, no_answer, protocols_of, way_out
 from kartosql.text.secrets import harmless, redacted
@@ -108,7 +108,7 @@ class LocalFiles:
 
     def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
         """Return every file below a folder; links to folders are not followed, and no folder is left out silently."""
-        return listed_whole(partial(local_files_below, path))
+        return stable_listing(partial(local_files_below, path))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of a file, or of a range of it."""
@@ -737,13 +737,13 @@ class Mounts:
 
     def sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
         """Return the size of each file in bytes; KeyError for one that is not there."""
-        return self._asked(Store.sizes, keys)
+        return self._ask_places(Store.sizes, keys)
 
     def stamps(self, keys: Sequence[str]) -> dict[str, Stamp]:
         """Return the stamps of local files; KeyError for one that is not there."""
-        return self._asked(Store.stamps, keys)
+        return self._ask_places(Store.stamps, keys)
 
-    def _asked(self, ask: Callable[[Store, Sequence[str]], dict[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+    def _ask_places(self, ask: Callable[[Store, Sequence[str]], dict[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for prefix, group in self._by_prefix(keys).items():
             answers = ask(self.place(prefix)[0], [key[len(prefix) :] for key in group])

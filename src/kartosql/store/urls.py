@@ -140,7 +140,9 @@ def not_opened(url: str, error: Exception) -> StoreError:
             hint=f"pip install 'kartosql[{extra}]'" if extra else first_line(error),
         )
     if isinstance(error, ValueError) and "rotocol not known" in str(error):
-        return StoreError(f"Cannot open the store {url!r}: there is no driver of {protocol}://.", hint=_known(protocol))
+        return StoreError(
+            f"Cannot open the store {url!r}: there is no driver of {protocol}://.", hint=_protocol_hint(protocol)
+        )
     return StoreError(f"Cannot open the store {url!r}: {first_line(error)}")
 
 
@@ -162,7 +164,7 @@ def _protocol_of(url: str) -> str:
     return url.partition("://")[0].partition("::")[0].lower()
 
 
-def _known(protocol: str) -> str:
+def _protocol_hint(protocol: str) -> str:
     from fsspec import available_protocols
 
     close = closest(protocol, ["s3", "abfs", "gs", "file", *available_protocols()])

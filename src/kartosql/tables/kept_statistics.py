@@ -58,7 +58,7 @@ class KeptStatistics:
                 files = {n: f for f, stamp in self._names.items() if (n := records.get(stamp)) is not None}
                 if name is not None:
                     files = {n: f for n, f in files.items() if f not in absent[name]}
-                known.add_known(name, found.renumbered(files))
+                known.add_bounds(name, found.renumbered(files))
 
     def keep(self, known: TableStatistics, columns: Sequence[str]) -> None:
         """Put what is known of the files beside what the cache holds of others."""

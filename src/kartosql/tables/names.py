@@ -293,7 +293,7 @@ def _past_cube(snapshot: Snapshot, prefix: str, datasets: Mapping[str, Dataset])
         return cube_state(cube, datasets)
 
     uuid = next(iter(datasets.values())).uuid if datasets else ""
-    return snapshot.made(f"past {prefix}", uuid, list(datasets.values()), make)
+    return snapshot.cached(f"past {prefix}", uuid, list(datasets.values()), make)
 
 
 def listed(snapshot: Snapshot) -> list[tuple[Name, str]]:
@@ -317,7 +317,7 @@ def quote_if_needed(name: str) -> str:
     return name if is_plain_name(name) else quote(name)
 
 
-def _kept(owner: CubeState | DatasetTable, name: str, make: Callable[[], Table]) -> Table:
+def _cached(owner: CubeState | DatasetTable, name: str, make: Callable[[], Table]) -> Table:
     """Return the table made of some metadata, the same one as long as the metadata are the same."""
     kept = vars(owner)
     if name not in kept:
@@ -327,7 +327,7 @@ def _kept(owner: CubeState | DatasetTable, name: str, make: Callable[[], Table])
 
 def cube_table(state: CubeState) -> Table:
     """Return the table that a cube is."""
-    return _kept(state, "_cube_table", lambda: _cube_table(state))
+    return _cached(state, "_cube_table", lambda: _cube_table(state))
 
 
 def _cube_table(state: CubeState) -> Table:
@@ -344,7 +344,7 @@ def _cube_table(state: CubeState) -> Table:
 
 def member_table(state: CubeState, name: str) -> Table:
     """Return one dataset of a cube as a table of its own, overlays resolved."""
-    return _kept(state, f"_table_{name}", lambda: _member_table(state, name))
+    return _cached(state, f"_table_{name}", lambda: _member_table(state, name))
 
 
 def _member_table(state: CubeState, name: str) -> Table:
@@ -365,4 +365,4 @@ def _part(state: CubeState, member: CubeMember, columns: Sequence[str]) -> Part:
 def dataset_table(table: DatasetTable, *, qualified: bool) -> Table:
     """Return a table of a plain dataset; its columns follow ``_common_metadata``."""
     name = f"{table.uuid}.{table.table}" if qualified else table.uuid
-    return _kept(table, f"_table_{qualified}", lambda: file_table(name, table, table.table))
+    return _cached(table, f"_table_{qualified}", lambda: file_table(name, table, table.table))

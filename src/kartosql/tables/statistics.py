@@ -26,7 +26,7 @@ MAX_GROUPS = 4_000_000  # that are told about, of all columns of all tables
 ReadFooter = tuple[int, bytes, FooterLayout]  # the file, its footer, and how that tells of columns
 
 
-def is_told(type_: pa.DataType) -> bool:
+def has_ordered_bounds(type_: pa.DataType) -> bool:
     """Return whether footers may have bounds of columns of a type in the order of engines."""
     t = pa.types
     tests = (t.is_integer, t.is_date32, t.is_timestamp, t.is_time, t.is_string, t.is_large_string, t.is_boolean)
@@ -233,7 +233,7 @@ class TableStatistics:
         groups = {f: [GroupBounds(None, None, True, n, n)] for f, n in enumerate(self._rows) if n >= 0}
         return ColumnBounds(pa.int64()).with_files(groups)
 
-    def add_known(self, name: str | None, bounds: ColumnBounds) -> None:
+    def add_bounds(self, name: str | None, bounds: ColumnBounds) -> None:
         """Note bounds of a column in files of which they were not known, or row counts in the form of ``counted``."""
         if name is None:
             for file, count in zip(bounds.files, bounds.rows, strict=True):

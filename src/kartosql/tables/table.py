@@ -79,7 +79,7 @@ class FileTable(Protocol):
         """What was noted about the table, by key."""
 
     @property
-    def told(self) -> ToldBounds | None:
+    def stored_bounds(self) -> StoredBounds | None:
         """The bounds of the files in metadata, or None."""
 
     @property
@@ -104,7 +104,7 @@ class FileTable(Protocol):
         """Return the name of a file as messages and reports have it."""
 
 
-class ToldBounds(Protocol):
+class StoredBounds(Protocol):
     """Bounds of columns of files in the metadata of a table."""
 
     kind: str  # its name in reports
@@ -291,7 +291,7 @@ def by_case(name: str, known: Collection[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def shown_data(table: Table) -> pa.Table:
+def display_rows(table: Table) -> pa.Table:
     """Return the rows of a table in memory, with the names of columns inside of the engine."""
     assert table.data is not None
     return table.data.rename_columns([table.exposed.get(c, c) for c in table.data.column_names])

@@ -303,7 +303,7 @@ class Schemas:
         return tables[name] if name is not None else next(iter(tables.values()))
 
 
-def read_known(store: Store, document: DatasetDocument) -> dict[str, pa.Schema]:
+def read_schemas(store: Store, document: DatasetDocument) -> dict[str, pa.Schema]:
     """Return the schema of each table of a dataset; raises ``missing-metadata`` and ``invalid-schema``."""
     tables = list(document.tables) or _listed_tables(store, document.uuid)
     return {table: _stored(store, document.uuid, table)[0] for table in tables}
@@ -333,7 +333,7 @@ def _widened(store: Store, head: Head, change: Change, keys: tuple[str, ...]) ->
     Raises ``incompatible-schema`` for columns that do not fit and HeadMoved.
     """
     heal(store, head)
-    known, pending = read_known(store, head.document), dict[str, bytes]()
+    known, pending = read_schemas(store, head.document), dict[str, bytes]()
     added = added_columns(head.document.metadata)
     strange = [t for t in change.schemas if t not in known]
     if strange or (head.document.tables and change.added and change.schemas and set(change.schemas) != set(known)):

@@ -23,7 +23,7 @@ from kartosql.formats.kartothek.versions import Entry, read_entries, torn
 from kartosql.store import Store
 from kartosql.text.types import type_names
 from kartosql.write import indexing, removal
-from kartosql.write.change import GRACE, LONG_AGO, Change, read_known
+from kartosql.write.change import GRACE, LONG_AGO, Change, read_schemas
 from kartosql.write.commit import commit
 from kartosql.write.datasets import ORIGINALS_REFUSE, checked_history
 from kartosql.write.document import Head, Identity, read_garbage, read_raw
@@ -169,7 +169,7 @@ class _Dataset:
         if told is None or head.pending_schemas:
             return
         try:
-            stored = read_known(self.store, document)
+            stored = read_schemas(self.store, document)
         except FormatError as e:
             yield self._of(e, "schema", None)
             return

@@ -280,11 +280,11 @@ class _Committing:
         waiting = offers(self.store.folder_path(self.change.uuid)) if not self.attempts else []
         others = companions(waiting, self.change, head, base) if waiting else []
         change = together(self.change, others) if others else self.change
-        with _given_back(others):
+        with _give_back(others):
             prepared = self._prepare(change, head, base, [o.id for o in others])
             _tell(others, _sequence(prepared.document) - len(others) + 1, is_done=False)
         try:
-            with _given_back(others, (PreconditionFailed, KartosqlError)):
+            with _give_back(others, (PreconditionFailed, KartosqlError)):
                 now = swap(self.store, prepared.document, head)
         except (PreconditionFailed, OutcomeUnknown) as e:
             self._doubt(head, prepared, e, others)
@@ -358,7 +358,7 @@ def _tell(others: Sequence[Companion], first: int, *, is_done: bool) -> None:
 
 
 @contextlib.contextmanager
-def _given_back(
+def _give_back(
     others: Sequence[Companion], errors: tuple[type[BaseException], ...] = (BaseException,)
 ) -> Iterator[None]:
     """Give taken appends back if one of these errors is raised, after which they are not committed."""

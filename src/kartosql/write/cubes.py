@@ -305,7 +305,7 @@ def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
         raise unknown_cube(cube.uuid_prefix, f"There is no seed dataset {seed!r}.")
     if isinstance(snapshot.documents([seed])[seed], Absent):
         raise unknown_cube(cube.uuid_prefix)
-    state = snapshot.given_cube(cube)
+    state = snapshot.cube_of_spec(cube)
     metadata = snapshot.dataset(seed).document.metadata
     if metadata.get("ktk_cube_is_seed", True) is not True:
         raise invalid_cube(f"The dataset {cube.seed_dataset!r} of cube {cube.uuid_prefix!r} is not its seed.")

@@ -25,7 +25,7 @@ from kartosql.store import Store
 from kartosql.store.keys import key_problem
 from kartosql.text.types import type_name, type_names
 from kartosql.write import cubes
-from kartosql.write.change import CODECS, LONG_AGO, Change, Select, common_schema, evolved, read_known, widen
+from kartosql.write.change import CODECS, LONG_AGO, Change, Select, common_schema, evolved, read_schemas, widen
 from kartosql.write.commit import Committed
 from kartosql.write.files import Written, pairs_of_files
 from kartosql.write.inputs import Rows, invalid_data, is_columns, open_rows
@@ -551,5 +551,5 @@ def checked_history(document: DatasetDocument) -> SchemaHistory | None:
 def _is_up_to_date(operation: Operation, document: DatasetDocument, history: SchemaHistory) -> bool:
     if not is_sealed(history, document):
         return False
-    known = read_known(operation.store, document)
+    known = read_schemas(operation.store, document)
     return all(name in history.tables and history.tables[name].newest.equals(plain(s)) for name, s in known.items())

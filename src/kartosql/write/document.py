@@ -27,11 +27,11 @@ from kartosql.formats.kartothek.metadata import (
     Intent,
     fingerprints,
     intent_of,
-    many_objects,
-    newest_known,
+    newest_document,
     parse_document,
     partitions_digest,
     partitions_of,
+    pause_garbage_collection,
     pending_schemas,
     unfinished_of,
     written_document,
@@ -252,7 +252,7 @@ def read_raw(store: Store, uuid: str) -> Head | None:
     """
     for suffix in (naming.METADATA_JSON, naming.METADATA_MSGPACK):
         key = f"{uuid}{suffix}"
-        known = newest_known(store.address[0], key)
+        known = newest_document(store.address[0], key)
         content = known.content if known is not None and known.uuid == uuid else None
         try:
             data, version = store.read_versioned(key, content)
@@ -303,7 +303,7 @@ def encode(document: DatasetDocument) -> bytes:
     Keys come in the order in which the originals write them.
     """
     made = _outer(document)
-    with many_objects():
+    with pause_garbage_collection():
         if document.labels is not None:
             made["partitions"] = partitions_of(document.labels, document.files)
         if document.partition_keys is not None:

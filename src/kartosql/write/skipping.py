@@ -84,7 +84,7 @@ class SkippingIndexWriter(ABC, Generic[_Place]):
     def create(self, specs: Sequence[IndexSpec]) -> dict[str, Any]:
         """Make indexes beside those that there are, and return what was done; see Connection.create_skipping_index."""
         place, existing = self._existing()
-        found = self._kept(existing) if existing is not None else []
+        found = self._still_valid(existing) if existing is not None else []
         return self._make(place, existing, merged(found, resolved(specs, self._columns)))
 
     def refresh(self) -> dict[str, Any]:
@@ -92,9 +92,9 @@ class SkippingIndexWriter(ABC, Generic[_Place]):
         place, existing = self._existing()
         if existing is None:
             raise not_indexed(self.name)
-        return self._make(place, existing, self._kept(existing))
+        return self._make(place, existing, self._still_valid(existing))
 
-    def _kept(self, existing: MetadataStore) -> list[IndexSpec]:
+    def _still_valid(self, existing: MetadataStore) -> list[IndexSpec]:
         """Return the indexes that there are, but for those of columns that are gone, or have become another."""
         types = {name.lower(): type_ for name, type_ in self._columns.items()}
         found = [(spec, types.get(spec.column.lower())) for spec in resolved(specs_of(existing.indexes), types)]

@@ -375,7 +375,7 @@ class Running:
         result, screen, reader = self.result, self._screen, query.reader()
         try:
             result.schema = reader.schema
-            result.types = query._shown_types(reader.schema)
+            result.types = query._display_types(reader.schema)
             batches = result.taken(reader)
             if self.stream is not None:
                 rows = pa.RecordBatchReader.from_batches(reader.schema, batches)

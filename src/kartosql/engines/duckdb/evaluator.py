@@ -38,8 +38,8 @@ from kartosql.predicate.tree import (
 )
 from kartosql.sql.statement_policy import UNKNOWN_FORM
 from kartosql.sql.tree import CONSTANT, CONSTANTS, Edit, edited, parts_of
-from kartosql.tables.statistics import ColumnBounds, TableStatistics, is_told, statistics_of
-from kartosql.tables.table import FileTable, shown_data
+from kartosql.tables.statistics import ColumnBounds, TableStatistics, has_ordered_bounds, statistics_of
+from kartosql.tables.table import FileTable, display_rows
 from kartosql.text.constants import literal, quote
 from kartosql.text.types import SIGNED, UNSIGNED
 
@@ -556,25 +556,25 @@ class Planner(EngineSession):
             return None
         unread = sorted(statistics_of(table).unread(among, [column]))
         if unread and len(among) - len(unread) < SAMPLED_FOOTERS and self._samples(len(among)):
-            self._known_of(table, unread[:: max(1, len(unread) // SAMPLED_FOOTERS)], [column])
+            self._statistics_of(table, unread[:: max(1, len(unread) // SAMPLED_FOOTERS)], [column])
         told = statistics_of(table).column(column)
-        found = self._left(table, column, condition, parameters, told)
+        found = self._candidates(table, column, condition, parameters, told)
         if found is not None and told is not None and unread:
             looked = among & told.complete
             share = PAYING_SHARE if self.store.is_local else PAYING_REMOTE_SHARE
-            if len(looked - found) >= share * max(1, len(looked)) and self._known_of(table, unread, [column]):
-                found = self._left(table, column, condition, parameters, statistics_of(table).column(column))
+            if len(looked - found) >= share * max(1, len(looked)) and self._statistics_of(table, unread, [column]):
+                found = self._candidates(table, column, condition, parameters, statistics_of(table).column(column))
         return found
 
-    def told(
+    def files_by_bounds(
         self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], known: ColumnBounds
     ) -> Files | None:
         asked = bounded(predicate)
         condition = self._over_bounds(table, column, asked, parameters) if asked is not None else None
-        return None if condition is None else self._left(table, column, condition, parameters, known, "told")
+        return None if condition is None else self._candidates(table, column, condition, parameters, known, "told")
 
-    def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
-        if not table.has_footers or not is_told(table.types[column]) or bounded(predicate) is None:
+    def has_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
+        if not table.has_footers or not has_ordered_bounds(table.types[column]) or bounded(predicate) is None:
             return False
         known = statistics_of(table).column(column)
         return self._samples(len(table.files)) or (known is not None and bool(known.complete))
@@ -585,7 +585,7 @@ class Planner(EngineSession):
     def _over_bounds(self, table: FileTable, column: str, asked: Bounded, parameters: Mapping[str, Any]) -> str | None:
         """Return a predicate as a condition over bounds, None if these do not decide whether it is TRUE."""
         type_ = table.types[column]
-        if not table.has_footers or not is_told(type_):
+        if not table.has_footers or not has_ordered_bounds(type_):
             return None
         try:
             declared = sql_type(type_)
@@ -602,7 +602,7 @@ class Planner(EngineSession):
             return None
         return condition
 
-    def _left(
+    def _candidates(
         self,
         table: FileTable,
         column: str,
@@ -622,7 +622,9 @@ class Planner(EngineSession):
         left = frozenset(row[0] for row in rows)
         return left if len(known.complete) == len(table.files) else left | (table.all_files - known.complete)
 
-    def _known_of(self, table: FileTable, files: Sequence[int], columns: Sequence[str] = ()) -> TableStatistics | None:
+    def _statistics_of(
+        self, table: FileTable, files: Sequence[int], columns: Sequence[str] = ()
+    ) -> TableStatistics | None:
         """Return what is known of a table, once footers were read; None where the statement will show the error."""
         try:
             return self.footers.statistics(self, table, files, columns)
@@ -652,22 +654,22 @@ class Planner(EngineSession):
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> list[int] | None:
         """Return how many rows files have; footers are read if neither metadata nor earlier statements tell that."""
-        if table.told is not None and -1 not in (found := [table.told.rows[f] for f in files]):
+        if table.stored_bounds is not None and -1 not in (found := [table.stored_bounds.rows[f] for f in files]):
             return found
-        known = self._known_of(table, files) if table.has_footers else None
+        known = self._statistics_of(table, files) if table.has_footers else None
         return None if known is None else known.rows(files)
 
     def bounds(self, table: FileTable, columns: Sequence[str], files: Sequence[int]) -> list[ColumnBounds] | None:
         """Return the bounds of columns in the footers of files, None for types without and columns of others."""
         types = [table.types[column] for column in columns if column in table.types]
-        if not table.has_footers or len(types) < len(columns) or not all(map(is_told, types)):
+        if not table.has_footers or len(types) < len(columns) or not all(map(has_ordered_bounds, types)):
             return None
         if self.has_collation() and any(t in (pa.string(), pa.large_string()) for t in types):
             return None
-        told = [None if table.told is None else table.told.column(column) for column in columns]
+        told = [None if table.stored_bounds is None else table.stored_bounds.column(column) for column in columns]
         if all(c is not None and c.are_exact and c.complete.issuperset(files) for c in told):
             return told  # type: ignore[return-value]
-        known = self._known_of(table, files, columns)
+        known = self._statistics_of(table, files, columns)
         found = [known.column(column) for column in columns] if known is not None else [None]
         return None if None in found else found  # type: ignore[return-value]
 
@@ -688,7 +690,7 @@ class Planner(EngineSession):
         used = parameters_for(condition, parameters) if condition is not None else {}
         try:
             if scan is None:
-                self.register("kartosql_given", shown_data(source.source))
+                self.register("kartosql_given", display_rows(source.source))
             body = "FROM kartosql_given" if scan is None else self.relations.body(scan)
             held = self.hold(
                 f"SELECT DISTINCT {name} AS v FROM ({body}) WHERE {name} IS NOT NULL AND {where} LIMIT {limit + 1}",

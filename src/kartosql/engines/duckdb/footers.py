@@ -134,7 +134,7 @@ class Footers:
         if not unread:
             return found
         found = statistics_of(table, coming=len(unread) * len(columns))
-        kept = self._kept(session, table, unread)
+        kept = self._cached(session, table, unread)
         if kept is not None:
             kept.recall(found, columns)
             unread = found.unread(unread, columns)
@@ -144,7 +144,7 @@ class Footers:
             kept.keep(found, columns)
         return found
 
-    def _kept(self, session: EngineSession, table: FileTable, files: Sequence[int]) -> KeptStatistics | None:
+    def _cached(self, session: EngineSession, table: FileTable, files: Sequence[int]) -> KeptStatistics | None:
         """Return what other processes know of files, None if they are few, or are not on local disks."""
         cache, keys = self.user_cache, [table.files[f] for f in files]
         if cache is None or cache.folder is None or not session.store.is_local or len(files) < MIN_KEPT:

@@ -116,10 +116,10 @@ class Logical:
             # An error would end the transaction, and with it the statement's clock.
             values = list(map(_value, self._statement.values([f"TRY({e})" for e in expressions]).columns))
         except (duckdb.Error, pa.ArrowException, ValueError, OverflowError):
-            return [self._alone(e) for e in expressions]
-        return [self._alone(e) if v is None else v for e, v in zip(expressions, values, strict=True)]
+            return [self._evaluate(e) for e in expressions]
+        return [self._evaluate(e) if v is None else v for e, v in zip(expressions, values, strict=True)]
 
-    def _alone(self, expression: str) -> Any:
+    def _evaluate(self, expression: str) -> Any:
         """Return the value of an expression, or the exception that it ends with."""
         with self._statement.instance.cursor() as connection:
             try:

@@ -541,7 +541,7 @@ class Lookup:
             found = self._in_order()
         index.uses += 1
         if found is None:
-            found = self._found()
+            found = self._find_candidates()
         index.saved = self._seconds(self._among - found.files)
         return found
 
@@ -564,22 +564,22 @@ class Lookup:
         found = self._structures.ordered(self._table, self._column).near(values) if values else None
         return Candidates(found) if found is not None else None
 
-    def _found(self) -> Candidates:
+    def _find_candidates(self) -> Candidates:
         index = self._index
         lowest = index.touch_seconds
         if self._parts:
             making = 0.0 if index.held is not None else min(index.hold_seconds, index.read_seconds)
             lowest = making + SPREAD_PAIR * self._sample_pairs
         if self._exceeds(lowest, self._among):
-            return self._kept(self._among)
+            return self._keep_all(self._among)
         if self._parts:
             large = SPREAD_PAIR * index.pairs > NEGLIGIBLE
             if large and index.held is None and index.may_be_held and index.hold_seconds < index.read_seconds:
                 self._structures.hold(self._table, index)
-            return self._sampled(frozenset()) if index.held is not None else self._whole()
+            return self._sampled(frozenset()) if index.held is not None else self._all_candidates()
         if index.read_seconds < NEGLIGIBLE:
-            return self._whole()
-        return self._in_held() if index.held is not None else self._in_file()
+            return self._all_candidates()
+        return self._match_in_memory() if index.held is not None else self._in_file()
 
     # -- binary values -----------------------------------------------------------------------------
 
@@ -614,7 +614,7 @@ class Lookup:
 
     # -- where the index is held ---------------------------------------------------------------------
 
-    def _in_held(self) -> Candidates:
+    def _match_in_memory(self) -> Candidates:
         """Fetch what the first values have that match, which often are all of them."""
         index = self._index
         limit = max(1, min(FIRST, FIRST_PAIRS * index.rows // max(1, index.pairs)))
@@ -644,7 +644,7 @@ class Lookup:
         per_pair = SPREAD_PAIR if self._parts else SCAN_PAIR
         pairs = self._sample_pairs
         if per_pair * index.pairs < NEGLIGIBLE or 2 * pairs > index.pairs:
-            return self._whole()
+            return self._all_candidates()
         name, share = self._structures.sample(index, pairs)
         rows = f"SELECT unnest(files) AS file FROM {name}"
         if self._parts:
@@ -657,7 +657,7 @@ class Lookup:
         ((matching, listed),) = sample
         rest = self._among.difference(found, listed or ())
         price = per_pair * (index.pairs if self._parts else matching / share)
-        return self._kept(rest) if self._exceeds(price, rest) else self._whole()
+        return self._keep_all(rest) if self._exceeds(price, rest) else self._all_candidates()
 
     # -- where it is a file --------------------------------------------------------------------------
 
@@ -671,7 +671,7 @@ class Lookup:
         rest = self._among
         if matching is None or matching > limit:
             if matching is not None and self._exceeds_gain(matching):
-                return self._kept(rest)
+                return self._keep_all(rest)
             found = self._first(limit)
             if found is None:
                 return self._everything
@@ -682,10 +682,10 @@ class Lookup:
                 return self._everything
             matching = self._count() if matching is None else matching
         if self._exceeds_gain(matching, rest):
-            return self._kept(rest)
+            return self._keep_all(rest)
         if index.may_be_held and index.hold_seconds < self._price(matching):
             self._structures.hold(self._table, index)
-        return self._whole()
+        return self._all_candidates()
 
     def _first(self, limit: int) -> tuple[int, Files] | None:
         """Return the number of values that match, up to a limit, and their files; None stands for everything."""
@@ -720,7 +720,7 @@ class Lookup:
 
     # -- queries -----------------------------------------------------------------------------------
 
-    def _whole(self) -> Candidates:
+    def _all_candidates(self) -> Candidates:
         found = self._matching()
         return self._everything if isinstance(found, bool) else Candidates(frozenset(row[0] for row in found))
 
@@ -760,7 +760,7 @@ class Lookup:
     def _exceeds(self, price: float, files: Files) -> bool:
         return price > NEGLIGIBLE and price > self._seconds(files)
 
-    def _kept(self, rest: Files) -> Candidates:
+    def _keep_all(self, rest: Files) -> Candidates:
         """Keep all files, as it would not pay to look for the ``rest``."""
         if not rest:
             return self._everything

@@ -30,7 +30,7 @@ class DuckProfile:
 
     def settle(self) -> dict[str, int | None]:
         """Return bytes_read, files_opened and row_groups_read as far as DuckDB knows, and release the connection."""
-        found = self._found()
+        found = self._profile()
         with contextlib.suppress(*UNKNOWN_FORM):
             every = [s for top in found.get("operator", ()) for s in _all(top)]
             return {
@@ -43,13 +43,13 @@ class DuckProfile:
     def operators(self, sources: Callable[[], Mapping[str, TableFiles]]) -> tuple[Operator, ...]:
         """Return the operators of the run; ``sources`` are the tables by the names of their files."""
         with contextlib.suppress(*UNKNOWN_FORM):  # none is better than no answer
-            found = self._found().get("operator", ())
+            found = self._profile().get("operator", ())
             kept = {i.get("Table Index"): str(i.get("CTE Name")) for top in found for i in map(_info, _all(top))}
             words = _Words(sources(), kept, self._with_paths)
             return tuple(words.operator(top) for top in found)
         return ()
 
-    def _found(self) -> dict[str, Any]:
+    def _profile(self) -> dict[str, Any]:
         with self._lock:
             if self._text is None:
                 try:
@@ -137,7 +137,7 @@ class _Words:
             _info(child).get("Projections") for child in found.get("children", ()) if child["type"] == "PROJECTION"
         ]
         columns = _listed(inputs[0]) if len(inputs) == 1 else []
-        told = {key: ", ".join(_shown(text, columns) for text in _listed(value)) for key, value in info.items()}
+        told = {key: ", ".join(_readable(text, columns) for text in _listed(value)) for key, value in info.items()}
         match kind:
             case "TABLE_SCAN":
                 return self._scan(found, told)
@@ -167,7 +167,7 @@ class _Words:
         parts = [counted(found["row_groups_scanned"], "row group")] if _is_of_parquet(found) else []
         parts += [f"columns {told['Projections']}"] if told.get("Projections") else []
         filters = [
-            _shown(text, ()) for text in _listed(_info(found).get("Filters")) if not text.startswith("optional:")
+            _readable(text, ()) for text in _listed(_info(found).get("Filters")) if not text.startswith("optional:")
         ]
         parts += [f"where {', '.join(filters)}"] if filters else []
         return "; ".join([name, *parts])
@@ -177,13 +177,17 @@ def _listed(value: Any) -> list[str]:
     return [str(v) for v in value] if isinstance(value, list) else [str(value)] if value not in ("", None) else []
 
 
-def _shown(text: str, columns: Sequence[str]) -> str:
+def _readable(text: str, columns: Sequence[str]) -> str:
     """Return a text of DuckDB's with names in place of the numbers of columns, as far as they are known."""
 
     def name(match: re.Match[str]) -> str:
         at = int(match[1]) if match[1].isdigit() else len(columns)
         return (
-            _shown(columns[at], ()) if at < len(columns) else f"column {at + 1}" if match[1].isdigit() else "a column"
+            _readable(columns[at], ())
+            if at < len(columns)
+            else f"column {at + 1}"
+            if match[1].isdigit()
+            else "a column"
         )
 
     text = _FILTERED.sub("where a condition holds", text.replace("count_star()", "count(*)"))

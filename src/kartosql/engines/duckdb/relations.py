@@ -23,7 +23,7 @@ from kartosql.parquet import DAMAGE
 from kartosql.plan.scan import FileSummary, OccurrenceScan
 from kartosql.plan.scopes import Occurrence
 from kartosql.predicate.tree import Condition
-from kartosql.tables.table import FileTable, Table, shown_data
+from kartosql.tables.table import FileTable, Table, display_rows
 from kartosql.text.constants import literal, quote
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Relations(RelationBuilder[str]):
     # -- what another statement may take over ------------------------------------------------
 
     @property
-    def may_be_left(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether the relations depend on nothing but variables, which another statement can set anew."""
         return bool(self.views) and not self._tables and self._replaced < MAX_REPLACED
 
@@ -202,7 +202,7 @@ class Relations(RelationBuilder[str]):
         self._refused(source, named, used)
         body = self.empty(source, named)
         if source.data is not None:
-            body = f"SELECT * FROM {self._given(source)} LIMIT 0"
+            body = f"SELECT * FROM {self._arrow_name(source)} LIMIT 0"
         elif scan is not None and not scan.is_empty and any(map(pa.types.is_null, source.columns.values())):
             body = f"{self.body(replace(scan, parts=tuple(replace(p, summary=None) for p in scan.parts)))} LIMIT 0"
         table = f"{quote(occurrence.view[0])}.{quote(name)}"
@@ -215,13 +215,13 @@ class Relations(RelationBuilder[str]):
 
     def create_registered(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence over registered data."""
-        self._view(occurrence, f"SELECT * FROM {self._given(occurrence.source)}")
+        self._view(occurrence, f"SELECT * FROM {self._arrow_name(occurrence.source)}")
 
-    def _given(self, source: Table) -> str:
+    def _arrow_name(self, source: Table) -> str:
         name = self._data.get(id(source))
         if name is None:
             name = self._data[id(source)] = f"kartosql_data_{len(self._data)}"
-            self._register(name, shown_data(source))
+            self._register(name, display_rows(source))
         return name
 
     def _register(self, name: str, table: Any) -> None:
@@ -273,7 +273,7 @@ class Relations(RelationBuilder[str]):
         """Return a column that rows are counted by, with texts as bytes if others may be equal to them."""
         return f"encode({name})" if self._is_collated(type_) else name
 
-    def raised(self, message: str, value: str) -> str:
+    def raise_error(self, message: str, value: str) -> str:
         return f"CAST(error({literal(message)} || CAST({value} AS VARCHAR)) AS INTEGER)"
 
     def repeated(self, query: str, shown: Sequence[str]) -> str:
@@ -292,7 +292,7 @@ class Relations(RelationBuilder[str]):
         counted = dict(session.rows(sql))
         return [counted[path] for path in paths]
 
-    def given(self, data: pa.Table) -> str:
+    def arrow_relation(self, data: pa.Table) -> str:
         name = f"kartosql_given_{self._count}"
         self._count += 1
         self._register(name, data)

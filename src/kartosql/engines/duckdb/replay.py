@@ -94,7 +94,7 @@ def _rows(cache: UserCache, root: str, text: str, plan: Any, schema: bytes) -> t
         _expect(stamp_of(f"{root}/{name}") == stamp)
     lists: dict[str, Any] = dict(plan["lists"])
     if plan["lookups"]:
-        keys = _looked_up(cache, plan, text)
+        keys = _candidates(cache, plan, text)
         files = {plan["files"]: [_listed(root, key, None, schema) for key in keys]}
         for variable, at, type_, is_shared in plan["keys"]:
             values = [_partition_value(key, plan["partition_keys"], at, type_) for key in keys]
@@ -131,25 +131,25 @@ def _listed(root: str, key: str, size: int | None, schema: bytes) -> dict[str, A
     return {"filename": path, "file_size": found}
 
 
-def _looked_up(cache: UserCache, plan: Any, text: str) -> list[str]:
+def _candidates(cache: UserCache, plan: Any, text: str) -> list[str]:
     """Return the keys of the files that may hold rows with the constants of a statement, by its indices."""
     from kartosql.formats.sorted_values import SortedValues
 
     selected: frozenset[int] | None = None
     for identity, spans in plan["lookups"]:
-        *ends, _, _, _ = buffers = _kept(cache, INDEX, identity)
+        *ends, _, _, _ = buffers = _cached(cache, INDEX, identity)
         index = SortedValues.of(buffers, plan["count"])
         constants = [text[start:end] for start, end in spans]
         _expect(all(c.startswith("'") if ends else c.isdecimal() for c in constants))
         of = index.files(index.among(c[1:-1] if ends else int(c) for c in constants))
         selected = of if selected is None else selected & of
     _expect(selected and len(selected) <= MAX_FILES)
-    places, names = _kept(cache, FILES, plan["table"])
+    places, names = _cached(cache, FILES, plan["table"])
     places = places.cast("Q")
     return [str(names[places[n] : places[n + 1]], "utf-8") for n in sorted(selected or ())]
 
 
-def _kept(cache: UserCache, kind: str, identity: list[str]) -> list[memoryview]:
+def _cached(cache: UserCache, kind: str, identity: list[str]) -> list[memoryview]:
     found = cache.get(kind, identity)
     if found is None:
         raise NoAnswer

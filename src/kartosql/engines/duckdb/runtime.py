@@ -396,7 +396,7 @@ class Runtime:
         values = settings.engine_settings()
         key = _key(values)
         with self._planning:
-            planner = self._planners.pop(key, None) or Planner(self._made(values), files, self.footers)
+            planner = self._planners.pop(key, None) or Planner(self._new_instance(values), files, self.footers)
             self._planners[key] = planner
             try:
                 planner.begin(files, _milliseconds(settings))
@@ -440,8 +440,8 @@ class Runtime:
         every = list({id(t): t for t in tables}.values())
         instance = self._take(values, lambda i: i.covers(every) if keys is None else i.allows(keys))
         if instance is None and keys is not None and scan is not None and self._slots_pay(every, keys, files):
-            instance = self._take(values, lambda i: i.slots is not None) or self._made(values, slots=True)
-        instance = instance or self._take_planners(values) or self._made(values)
+            instance = self._take(values, lambda i: i.slots is not None) or self._new_instance(values, slots=True)
+        instance = instance or self._take_planners(values) or self._new_instance(values)
         former = instance.take_over(scan is not None)
 
         def lock_up(selected: Sequence[str]) -> None:
@@ -483,7 +483,7 @@ class Runtime:
             self._planning.release()
         return planner.end_for_good() if planner is not None else None
 
-    def _made(self, values: Mapping[str, Any], *, slots: bool = False) -> Instance:
+    def _new_instance(self, values: Mapping[str, Any], *, slots: bool = False) -> Instance:
         instance = Instance(self.store, values, slots=slots)
         instance.epoch = self._epoch
         return instance

@@ -136,7 +136,7 @@ class Ordered:
             if portions.is_broken:
                 raise ValueError(self._path)
             if portions.is_whole:
-                self.values = collected.whole()
+                self.values = collected.all_values()
                 self._keep(self.values.buffers)
             else:
                 self._coming = coming

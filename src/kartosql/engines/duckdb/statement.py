@@ -168,7 +168,7 @@ class FileAccess:
                 return self.store.display_name(f"{prefix}/"[not prefix :] + match[1][len(beginning) :])
         return None
 
-    def shown_in(self, message: str) -> str:
+    def with_display_names(self, message: str) -> str:
         """Return a message with display names in place of keys."""
         for prefix in self._mounted:
             message = message.replace(f"{prefix}/", self.store.display_name(f"{prefix}/"))
@@ -321,7 +321,7 @@ class EngineSession:
         try:
             yield
         except KartosqlError as e:
-            e.message = self.files.shown_in(e.message)
+            e.message = self.files.with_display_names(e.message)
             raise
         except duckdb.Error as e:
             raise self._translate(e, sql, edits) from None
@@ -476,7 +476,7 @@ class DuckStatement(EngineSession):
     @property
     def may_hand_over(self) -> bool:
         """Whether another statement may go on with the connection, once this one rests."""
-        return self._ran is not None and self.relations.may_be_left
+        return self._ran is not None and self.relations.is_reusable
 
     def hand_over(self) -> None:
         """Let go of the connection, which another statement has."""

@@ -107,7 +107,7 @@ def _unset(spark: Any, names: Sequence[str]) -> None:
     spark.client.config(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=names)))
 
 
-def shown(frame: Any, name: str) -> None:
+def register_view(frame: Any, name: str) -> None:
     """Let queries say ``name`` for a DataFrame: as a temporary view, in Spark Connect by what ``queried`` sends."""
     if is_connect(frame.sparkSession):
         _scopes[-1].frames[name] = frame
@@ -285,8 +285,8 @@ def _joined(
         type_ = stored_type(column.type)
         known[f"v{number}"] = _array([column.values[i] for i in at], column, type_)
     frame_name, known_name = f"kartosql_{uuid.uuid4().hex}", f"kartosql_{uuid.uuid4().hex}"
-    shown(frame.selectExpr(*_expressions(stored, rows), f"_metadata.file_path AS {PATH}"), frame_name)
-    shown(spark.createDataFrame(pa.table(known)), known_name)
+    register_view(frame.selectExpr(*_expressions(stored, rows), f"_metadata.file_path AS {PATH}"), frame_name)
+    register_view(spark.createDataFrame(pa.table(known)), known_name)
     failed = f"raise_error(concat('no such file of the scan: ', f.{PATH}))"
     values = [
         f"IF(k.{PATH} IS NULL, CAST({failed} AS {spark_type(c.type)}), k.v{n}) AS {quote(c.name)}"

@@ -17,7 +17,7 @@ from kartosql import stopping
 from kartosql.engines.base import Measured
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
-from kartosql.engines.spark.connect import configured, queried, shown
+from kartosql.engines.spark.connect import configured, queried, register_view
 from kartosql.engines.spark.listing import Places, moved
 from kartosql.engines.spark.profile import SparkProfile
 from kartosql.engines.spark.scan import READS, FileShapes, ScanFrames, check_types, stored_columns
@@ -180,10 +180,10 @@ class SparkStatement:
         frames = ScanFrames(self._spark, store, _shapes.setdefault(store, FileShapes()))
         for found in scan.occurrences:
             frame = frames.registered(self._rows(query, found), {}) if _is_text(found) else frames.frame(found)
-            shown(frame, _view(found.occurrence.id))
+            register_view(frame, _view(found.occurrence.id))
         for occurrence in query.occurrences:
             if (data := occurrence.source.data) is not None:
-                shown(frames.registered(data, occurrence.source.exposed), _view(occurrence.id))
+                register_view(frames.registered(data, occurrence.source.exposed), _view(occurrence.id))
         if self._pivot is not None:
             values = self._values(self._translation.sql)
             if not values:

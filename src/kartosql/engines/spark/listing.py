@@ -60,14 +60,19 @@ def relation(
     """
     given = {**OPTIONS, **(options or {})}
     if is_connect(spark):
-        return connect.relation(spark, paths, stored, [_whole(c) for c in columns], given, rows)
+        return connect.relation(spark, paths, stored, [_whole_microseconds(c) for c in columns], given, rows)
     from pyspark.sql import DataFrame
 
     partition = _struct({c.name: spark_type(c.type) for c in columns})
     data = None if stored is None else _struct(stored)
     texts = [text.encode() for pair in given.items() for text in pair]
     encoded = b"".join(
-        [_texts(texts), _texts([p.encode() for p in paths]), _longs(sizes), *map(_encoded, map(_whole, columns))]
+        [
+            _texts(texts),
+            _texts([p.encode() for p in paths]),
+            _longs(sizes),
+            *map(_encoded, map(_whole_microseconds, columns)),
+        ]
     )
     # A call to Java takes its arguments as text, and the names of many files have much in common.
     made = maker(spark).relation(
@@ -86,7 +91,7 @@ def moved(frame: DataFrame, spark: SparkSession) -> DataFrame:
     return DataFrame(maker(spark).moved(frame._jdf, spark._jsparkSession), spark)
 
 
-def _whole(column: FileColumn) -> FileColumn:
+def _whole_microseconds(column: FileColumn) -> FileColumn:
     """Return a column whose times are whole microseconds; raises ``not-portable``."""
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns" and any((v or 0) % 1000 for v in column.values):
         message = f"Spark has no nanoseconds, and the partition key {column.name!r} does."

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest, corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.engines.spark.connect import configured, queried, shown
+from kartosql.engines.spark.connect import configured, queried, register_view
 from kartosql.engines.spark.listing import Places, moved, relation
 from kartosql.engines.spark.session import SEMANTICS, is_connect, isolated
 from kartosql.engines.spark.types import FileColumn, quote, spark_type, stored_type, text_literal
@@ -203,7 +203,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         check_comparable(type_)
         return name
 
-    def raised(self, message: str, value: str) -> str:
+    def raise_error(self, message: str, value: str) -> str:
         return f"CAST(raise_error(concat({text_literal(message)}, CAST({value} AS STRING))) AS INT)"
 
     def repeated(self, query: str, shown: Sequence[str]) -> str:
@@ -297,15 +297,15 @@ class ScanFrames(RelationBuilder[pa.DataType]):
             function = decoder(declared, [c.name for c in shared])
             frame = frame.mapInArrow(function, ", ".join([*types, f"{ROW} BIGINT"]))
         name = f"kartosql_rows_{next(_numbers)}"
-        shown(frame, name)
+        register_view(frame, name)
         return name
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
         return list(self._store.map(lambda f: file_metadata(self._store, table.files[f])[0].num_rows, files))
 
-    def given(self, data: pa.Table) -> str:
+    def arrow_relation(self, data: pa.Table) -> str:
         name = f"kartosql_rows_{next(_numbers)}"
-        shown(self._reading.createDataFrame(_without_gaps(data)), name)
+        register_view(self._reading.createDataFrame(_without_gaps(data)), name)
         return name
 
     def _shapes_of(self, table: FileTable, files: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ from kartosql.formats.arrays import array_of, constant
 from kartosql.formats.odf.times import to_text
 from kartosql.parquet import column_sizes, footer_of
 from kartosql.store import Store
-from kartosql.store.listing import list_files, told
+from kartosql.store.listing import list_files, listed_file
 
 LOG = "_delta_log"
 # Of readers; what only writers have to know says nothing about rows.
@@ -185,7 +185,7 @@ class Log:
                 continue
             for names in checkpoints.get(base, [[]]):
                 try:
-                    return self._made(names, range(base + 1, version + 1), version)
+                    return self._build_snapshot(names, range(base + 1, version + 1), version)
                 except FormatError as e:
                     if e.code not in ("delta-invalid-log", "missing-file"):
                         raise
@@ -210,7 +210,7 @@ class Log:
         last, times = -(2**63), {}
         for version in sorted(found):
             # Of clocks that went backwards, as the format has it.
-            last = max(last + 1, told(found[version], infos[found[version]]).time or 0)
+            last = max(last + 1, listed_file(found[version], infos[found[version]]).time or 0)
             times[version] = last
         versions = sorted(times)
         count = bisect_right(versions, nanoseconds // 1_000_000, key=lambda v: self._noted_time(v) or times[v])
@@ -264,7 +264,7 @@ class Log:
                 whole.setdefault(version, []).append(names)
         return commits, whole
 
-    def _made(self, checkpoint: Sequence[str], commits: Sequence[int], version: int) -> Snapshot:
+    def _build_snapshot(self, checkpoint: Sequence[str], commits: Sequence[int], version: int) -> Snapshot:
         changes = _Changes(self._name)
         for number, data in zip(commits, self._store.map(self._commit, commits), strict=True):
             if data is None:

@@ -67,7 +67,7 @@ class FileStatistics:
             found = _members(_at_once(texts, name, type_), name, schema)
         except _BAD as e:
             reraise(e)
-            rows = [_alone(text, name, type_) for text in texts.to_pylist()]
+            rows = [_statistics_of_one(text, name, type_) for text in texts.to_pylist()]
             found = [array_of(v, t) for v, t in zip(zip(*rows, strict=True), schema.types, strict=True)]
         if PARSED in files.column_names:
             with contextlib.suppress(*_BAD):
@@ -120,7 +120,7 @@ def _member(values: pa.Array, path: Sequence[str], type_: pa.DataType) -> pa.Arr
     return values.cast(type_)
 
 
-def _alone(text: str | None, name: str, type_: pa.DataType) -> tuple[Any, ...]:
+def _statistics_of_one(text: str | None, name: str, type_: pa.DataType) -> tuple[Any, ...]:
     """Return what one text says; what is odd about it is None."""
     try:
         found = json.loads(text or "{}", parse_float=Decimal)

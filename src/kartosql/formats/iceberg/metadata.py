@@ -214,7 +214,7 @@ def entries_of(manifest: ManifestFile, read: Read, cache: UserCache | None = Non
     """
     name = manifest.manifest_path
     with decoding(name):
-        written, files = _kept(read(name), name, cache)
+        written, files = _cached(read(name), name, cache)
         if any(bool(content) != bool(manifest.content) for content in pc.unique(files["content"]).to_pylist()):
             raise invalid(name, f"{files['path'][0].as_py()[:200]!r} is of another content than the manifest")
         is_bare = pc.and_(pc.is_null(files["sequence"]), pc.invert(files["is_new"]))
@@ -228,7 +228,7 @@ def entries_of(manifest: ManifestFile, read: Read, cache: UserCache | None = Non
         return Entries(pa.table(columns), own, encoded.indices.to_pylist())
 
 
-def _kept(data: bytes, name: str, cache: UserCache | None) -> tuple[str, pa.Table]:
+def _cached(data: bytes, name: str, cache: UserCache | None) -> tuple[str, pa.Table]:
     """Return what ``_decoded`` does, from the cache of the user if it is there."""
     if cache is None:
         return _decoded(data, name)

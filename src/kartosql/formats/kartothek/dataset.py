@@ -18,7 +18,7 @@ from kartosql.formats.kartothek.metadata import (
     added_columns,
     fingerprint,
     fingerprints,
-    many_objects,
+    pause_garbage_collection,
     pending_schemas,
 )
 from kartosql.formats.kartothek.stored_partitions import as_tuple
@@ -67,7 +67,7 @@ class DatasetTable:
     may_lack: frozenset[str] = field(default=frozenset(), kw_only=True)
     has_footers = True  # the files are Parquet files ...
     renames = False  # ... with the columns of the table
-    told = None
+    stored_bounds = None
 
     @memoized
     def partitions(self) -> PartitionTable:
@@ -232,7 +232,7 @@ def parse_partitions(
     exposed = tuple(partition_type(t) for t in types)
     if not partition_keys:
         return PartitionTable((), (), (), min(1, len(file_keys)), (0,) * len(file_keys))
-    with many_objects():
+    with pause_garbage_collection():
         head = len(uuid) + len(table) + 2
         folders = [key[head : key.rfind("/")] for key in file_keys]
         different, part_of_file = numbered(folders)

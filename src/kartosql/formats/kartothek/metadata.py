@@ -27,7 +27,7 @@ from kartosql.store.store import MAX_METADATA_BYTES
 
 
 @contextmanager
-def many_objects() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Pause the cyclic garbage collector while objects without cycles are made by the 100,000.
 
     Each of its runs walks all of them again; that is a third of the time of reading the
@@ -353,7 +353,7 @@ LARGE_BYTES = 1 << 18
 _newest: WeakValueDictionary[tuple[str, str], DatasetDocument] = WeakValueDictionary()  # by store and key
 
 
-def newest_known(place: str, key: str) -> DatasetDocument | None:
+def newest_document(place: str, key: str) -> DatasetDocument | None:
     """Return the document that was read or written last under a key of the store at a path or URL."""
     return _newest.get((place, key))
 
@@ -362,18 +362,18 @@ def written_document(document: DatasetDocument, content: Content, outer: str, pl
     """Return a document with stored partitions as reading its content gives it; ``outer`` is it without these."""
     try:
         found = json.loads(outer, object_pairs_hook=_no_duplicates) | {"partitions": document.stored}
-        return _known(checked_document(found, document.key, document.uuid), content, place)
+        return _remember(checked_document(found, document.key, document.uuid), content, place)
     except (ValueError, FormatError):
         return document
 
 
-def _known(document: DatasetDocument, content: Content, place: str) -> DatasetDocument:
+def _remember(document: DatasetDocument, content: Content, place: str) -> DatasetDocument:
     object.__setattr__(document, "content", content)
     _newest[place, document.key] = document
     return document
 
 
-@many_objects()
+@pause_garbage_collection()
 def parse_document(data: bytes, key: str, uuid: str, place: str = "") -> DatasetDocument:
     """Parse and check the metadata document ``data`` stored under ``key`` in the store at ``place``.
 
@@ -384,13 +384,13 @@ def parse_document(data: bytes, key: str, uuid: str, place: str = "") -> Dataset
     known = _newest.get((place, key)) if len(data) >= LARGE_BYTES else None
     if known is not None and known.uuid == uuid and known.version == content.token:
         return known
-    found = _known(checked_document(decode_document(data, key), key, uuid), content, place)
+    found = _remember(checked_document(decode_document(data, key), key, uuid), content, place)
     if found.stored is None:
         content.drop()
     return found
 
 
-@many_objects()
+@pause_garbage_collection()
 def checked_document(document: Any, key: str, uuid: str) -> DatasetDocument:
     """Return what a decoded document says; raises what ``parse_document`` raises."""
     if not isinstance(document, dict):

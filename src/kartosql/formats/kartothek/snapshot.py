@@ -55,7 +55,7 @@ class _Kept:
     stamp: Stamp | ObjectStamp | None
     digest: bytes | None
 
-    def known_digest(self) -> bytes | None:
+    def content_digest(self) -> bytes | None:
         """Return the digest of what was read, which documents know themselves."""
         content = self.value.content if self.digest is None and isinstance(self.value, DatasetDocument) else None
         return bytes.fromhex(content.token) if content is not None else self.digest
@@ -105,7 +105,7 @@ class MetadataCache:
                 else:
                     known = file.stamp if file is not None and isinstance(file.stamp, ObjectStamp) else None
                     missing.append((at, stamp, known))
-                    newest = metadata.newest_known(store.address[0], one.key) if file is None else None
+                    newest = metadata.newest_document(store.address[0], one.key) if file is None else None
                     held[at] = _Kept(newest, None, None) if newest is not None and newest.uuid == one.uuid else file
         rows = store.map(lambda item: _read(store, wanted[item[0]], held[item[0]], *item[1:]), missing)
         for (at, *_), row in zip(missing, rows, strict=True):
@@ -130,7 +130,7 @@ class MetadataCache:
         with self._parsing:
             with self._lock:
                 before = self._files.get(one.uuid, {}).get(one.key)
-            known = before.known_digest() if before is not None else None
+            known = before.content_digest() if before is not None else None
             digest = hashlib.blake2b(data, digest_size=20).digest() if stamp is None or known is not None else None
             with self._lock:
                 if before is not None and (before.is_same(stamp) or (digest is not None and digest == known)):
@@ -179,13 +179,13 @@ class MetadataCache:
     def listing(self, uuid: str, value: _T) -> _T:
         """Return the listing given before if it is equal, else ``value``."""
         with self._lock:
-            found: _T = self.made(f"listing {uuid}", uuid, (), lambda: value)
+            found: _T = self.cached(f"listing {uuid}", uuid, (), lambda: value)
             if found == value:
                 return found
             self._made.pop(f"listing {uuid}", None)
-            return self.made(f"listing {uuid}", uuid, (), lambda: value)
+            return self.cached(f"listing {uuid}", uuid, (), lambda: value)
 
-    def made(self, name: str, uuid: str, parts: Sequence[object], make: Callable[[], _T]) -> _T:
+    def cached(self, name: str, uuid: str, parts: Sequence[object], make: Callable[[], _T]) -> _T:
         """Return what ``make`` made of the same objects before, else call it; it is kept as long as the dataset is."""
         with self._lock:
             found = self._made.pop(name, None)
@@ -204,9 +204,9 @@ class MetadataCache:
         for key in list(files):
             if key == one.key or (is_document and naming.metadata_uuid(key) is not None):
                 del files[key]
-                self._forget_made(one.uuid)
+                self._forget_cached(one.uuid)
 
-    def _forget_made(self, uuid: str) -> None:
+    def _forget_cached(self, uuid: str) -> None:
         split = naming.split_member(uuid)
         for name in (
             f"dataset {uuid}",
@@ -219,7 +219,7 @@ class MetadataCache:
     def _evict(self) -> None:
         while len(self._files) > MAX_DATASETS or (len(self._files) > 1 and self.partitions > MAX_PARTITIONS):
             uuid, _ = self._files.popitem(last=False)
-            self._forget_made(uuid)
+            self._forget_cached(uuid)
 
     @property
     def partitions(self) -> int:
@@ -400,7 +400,7 @@ class Snapshot:
     def __init__(self, store: Store, cache: MetadataCache | None = None) -> None:
         self.store = store
         self._cache = MetadataCache() if cache is None else cache
-        self.made = self._cache.made  # what is kept as long as the parts that it is made of are the same
+        self.cached = self._cache.cached  # what is kept as long as the parts that it is made of are the same
         self._stamps: dict[str, ObjectStamp | None] = {}
         self._documents: dict[str, DatasetDocument | Failure] = {}
         self._datasets: dict[str, Dataset | Failure] = {}
@@ -560,7 +560,7 @@ class Snapshot:
             return ()
         raw = [self._raw.get(u) for u in watched]
         prefix = (naming.split_member(watched[0]) or ("",))[0]
-        together: list[bool] = self._cache.made(f"moment {prefix}", watched[0], raw, lambda: [False])
+        together: list[bool] = self._cache.cached(f"moment {prefix}", watched[0], raw, lambda: [False])
         if together[0] and all(map(self._is_as_listed, watched)):
             return ()  # at one moment before the listing, and each one since: so they stood when the listing began
         self._list_again(watched)
@@ -632,7 +632,7 @@ class Snapshot:
             good[table] = schema
         parts = [document, *good.values(), listed]
         name = f"dataset {document.uuid}"
-        return self._cache.made(name, document.uuid, parts, lambda: Dataset(document, good, listed, self.store))
+        return self._cache.cached(name, document.uuid, parts, lambda: Dataset(document, good, listed, self.store))
 
     def dataset(self, uuid: str) -> Dataset:
         """Return one dataset; raises ``unknown-table``, ``missing-metadata`` or what is wrong with it."""
@@ -661,18 +661,18 @@ class Snapshot:
                     warnings.warn(text, KartosqlWarning, stacklevel=2)
             uuid = next(iter(good.values())).uuid if good else ""
             parts = list(good.values())
-            self._cubes[prefix] = self._cache.made(f"cube {prefix}", uuid, parts, lambda: _state(prefix, good))
+            self._cubes[prefix] = self._cache.cached(f"cube {prefix}", uuid, parts, lambda: _state(prefix, good))
         return self._cubes[prefix]
 
     def find_cube(self, cube: Cube | str) -> CubeState:
-        """Return the cube of a name, or ``given_cube`` of a specification; raises ``unknown-table``."""
+        """Return the cube of a name, or ``cube_of_spec`` of a specification; raises ``unknown-table``."""
         if isinstance(cube, Cube):
-            return self.given_cube(cube)
+            return self.cube_of_spec(cube)
         if prefix_of(cube) not in self.members:
             raise unknown_cube(cube)
         return self.cube(cube)
 
-    def given_cube(self, cube: Cube) -> CubeState:
+    def cube_of_spec(self, cube: Cube) -> CubeState:
         """Return a cube of which the specification is given; members whose files are missing are left out.
 
         Raises ``missing-metadata`` for the seed, ``invalid-cube``, and what is wrong with the other members.

@@ -320,7 +320,7 @@ class History:
         if isinstance(as_of, int):
             place = self._place(as_of)
         else:
-            time = _EPOCH + dt.timedelta(microseconds=times.asked(as_of) // 1000)
+            time = _EPOCH + dt.timedelta(microseconds=times.statement_time(as_of) // 1000)
             place = sum(v.time <= time for v in self.entries) - 1
         if place < 0:
             raise self.before_first(as_of)
@@ -469,12 +469,12 @@ def read(snapshot: Snapshot, uuid: str) -> History:
         details = store.details(dataset.document.key).get(dataset.document.key)
         return History(dataset, read_entries(store, uuid), details.modified if details is not None else store.now())
 
-    return snapshot.made(f"history {uuid}", uuid, (dataset,), make)
+    return snapshot.cached(f"history {uuid}", uuid, (dataset,), make)
 
 
 def cube_at(snapshot: Snapshot, prefix: str, as_of: str) -> dict[str, Dataset]:
     """Return the datasets of a cube as they were at a time, by name; a change of several is in all or in none."""
-    time = _EPOCH + dt.timedelta(microseconds=times.asked(as_of) // 1000)
+    time = _EPOCH + dt.timedelta(microseconds=times.statement_time(as_of) // 1000)
     histories = {n: read(snapshot, f"{prefix}{naming.CUBE_SEPARATOR}{n}") for n in snapshot.names(prefix)}
     again = {name: sum(v.time <= time for v in h.entries) for name, h in histories.items()}
     counts: dict[str, int] = {}

@@ -318,21 +318,21 @@ def verify(chain: Chain, read: Callable[[str], bytes], where: str) -> Iterator[H
 
 
 def _data(number: int, slice_: Slice, read: Callable[[str], bytes], where: str) -> Iterator[HashCheck]:
-    def made(check: str, result: str, note: str | None = None) -> HashCheck:
+    def hash_check(check: str, result: str, note: str | None = None) -> HashCheck:
         return HashCheck(number, "data", slice_.key, check, result, note)
 
     try:
         data = read(slice_.key)
     except KeyError:
-        yield made("physical hash", "missing", "the file is not there")
-        yield made("logical hash", "not checkable", "the file is not there")
+        yield hash_check("physical hash", "missing", "the file is not there")
+        yield hash_check("logical hash", "not checkable", "the file is not there")
         return
     try:
         check_data(data, slice_, where)
-        yield made("physical hash", "ok")
+        yield hash_check("physical hash", "ok")
     except FormatError as e:
-        yield made("physical hash", "mismatch", e.message)
-    yield made("logical hash", *_logical(data, slice_))
+        yield hash_check("physical hash", "mismatch", e.message)
+    yield hash_check("logical hash", *_logical(data, slice_))
 
 
 def _logical(data: bytes, slice_: Slice) -> tuple[str, str | None]:

@@ -52,13 +52,13 @@ _TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 
 def _table_from_plain(layout: TableLayout, value: Any, where: str, depth: int) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise invalid(where, f"a map is needed, not {_shown(value)}")
+        raise invalid(where, f"a map is needed, not {_shortened(value)}")
     if depth > blocks.MAX_DEPTH:
         raise invalid(where, f"it is nested more than {blocks.MAX_DEPTH} levels deep")
     fields = {f.name: f for f in layout.fields}
     for key in value:
         if key not in fields:
-            raise invalid(where, f"there is no key {_shown(key)}; known are {', '.join(fields) or 'none'}")
+            raise invalid(where, f"there is no key {_shortened(key)}; known are {', '.join(fields) or 'none'}")
     found: dict[str, Any] = {}
     for name, field in fields.items():
         given = value.get(name)
@@ -72,7 +72,7 @@ def _table_from_plain(layout: TableLayout, value: Any, where: str, depth: int) -
 def _from_plain(field: Field, value: Any, where: str, depth: int) -> Any:
     if field.many:
         if not isinstance(value, list):
-            raise invalid(where, f"a list is needed, not {_shown(value)}")
+            raise invalid(where, f"a list is needed, not {_shortened(value)}")
         one = field._replace(many=False)
         return [_from_plain(one, item, f"{where}[{i}]", depth) for i, item in enumerate(value)]
     if field.kind == "table":
@@ -85,12 +85,12 @@ def _from_plain(field: Field, value: Any, where: str, depth: int) -> Any:
         return _scalar(field.of, value, where)
     if field.kind == "json":
         if not isinstance(value, Mapping):
-            raise invalid(where, f"a map is needed, not {_shown(value)}")
+            raise invalid(where, f"a map is needed, not {_shortened(value)}")
         return _json(value, where, depth)
     if not isinstance(value, str):
-        raise invalid(where, f"text is needed, not {_shown(value)}")
+        raise invalid(where, f"text is needed, not {_shortened(value)}")
     if not is_unicode(value):
-        raise invalid(where, f"{_shown(value)} is no valid Unicode")
+        raise invalid(where, f"{_shortened(value)} is no valid Unicode")
     if field.kind == "string":
         return value
     try:
@@ -103,7 +103,7 @@ def _union_from_plain(union: str, value: Any, where: str, depth: int) -> dict[st
     if union == "DataType" and isinstance(value, str):
         value = {"kind": value}
     if not isinstance(value, Mapping):
-        raise invalid(where, f"a map with kind is needed, not {_shown(value)}")
+        raise invalid(where, f"a map with kind is needed, not {_shortened(value)}")
     if "kind" not in value:
         raise invalid(where, "kind is missing")
     kind = _name(value["kind"], blocks.UNIONS[union], union, where)
@@ -128,17 +128,17 @@ def _name(value: Any, names: tuple[str, ...], what: str, where: str) -> str:
         for name in names:
             if value in (name, name[:1].lower() + name[1:], name.lower()):
                 return name
-    raise invalid(where, f"{_shown(value)} is no kind of {what}; known are {', '.join(names)}")
+    raise invalid(where, f"{_shortened(value)} is no kind of {what}; known are {', '.join(names)}")
 
 
 def _scalar(of: str, value: Any, where: str) -> Any:
     if of == "bool":
         if isinstance(value, bool):
             return value
-        raise invalid(where, f"true or false is needed, not {_shown(value)}")
+        raise invalid(where, f"true or false is needed, not {_shortened(value)}")
     low = -(1 << int(of[1:]) - 1) if of[0] == "i" else 0
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value < low + (1 << int(of[1:])):
-        raise invalid(where, f"a number ({of}) is needed, not {_shown(value)}")
+        raise invalid(where, f"a number ({of}) is needed, not {_shortened(value)}")
     return value
 
 
@@ -153,11 +153,11 @@ def _json(value: Any, where: str, depth: int) -> Any:
         return [_json(v, where, depth + 1) for v in value]
     if isinstance(value, str):
         if not is_unicode(value):
-            raise invalid(where, f"{_shown(value)} is no valid Unicode")
+            raise invalid(where, f"{_shortened(value)} is no valid Unicode")
         return value
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and value - value == 0):
         return value
-    raise invalid(where, f"{_shown(value)} is no JSON")
+    raise invalid(where, f"{_shortened(value)} is no JSON")
 
 
 def invalid(where: str, problem: str) -> FormatError:
@@ -166,7 +166,7 @@ def invalid(where: str, problem: str) -> FormatError:
     return FormatError(f"{where}: {problem}", code="odf-invalid-manifest", hint=hint)
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

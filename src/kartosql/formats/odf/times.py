@@ -73,7 +73,7 @@ def of_user(text: str) -> int:
     return (zoned.astimezone(dt.timezone.utc) - _START) // dt.timedelta(microseconds=1) * 1000 + 999
 
 
-def asked(text: str) -> int:
+def statement_time(text: str) -> int:
     """Return what ``of_user`` does for a time in a statement; raises ``invalid-value``."""
     try:
         return of_user(text)

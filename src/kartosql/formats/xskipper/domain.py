@@ -512,11 +512,11 @@ class Values:
 
     def may_pass(self, test: Test) -> pa.BooleanArray:
         """Return which files may hold a value that passes a test."""
-        rows = self.rows.filter(passing(self.keys, test))
+        rows = self.rows.filter(filter_keys(self.keys, test))
         return pc.or_(flags(rows, len(self.unknown)), self.unknown)
 
 
-def passing(keys: pa.Array, test: Test) -> pa.BooleanArray:
+def filter_keys(keys: pa.Array, test: Test) -> pa.BooleanArray:
     """Return which keys pass a test."""
     if isinstance(test, Range):
         passes = _COMPARE[test.op](keys, constant(test.key, keys.type))

@@ -209,7 +209,7 @@ class _ColumnReader:
         """Return columns of a file, or None; a file of which a part cannot be read has no rows at all."""
         try:
             content = _content(self._store, key) if None in self._columns.values() else None
-            told = self._told(key, content)
+            told = self._collect(key, content)
             rest = [c for c in self._columns if c not in told]
             if not rest:
                 return [told]
@@ -222,7 +222,7 @@ class _ColumnReader:
         nothing = {column: values[:0] for column, values in told.items()}
         return [{**(nothing if at else told), **{c: b[c] for c in rest}} for at, b in enumerate(batches)]
 
-    def _told(self, key: str, content: bytes | mmap | None) -> dict[str, pa.Array]:
+    def _collect(self, key: str, content: bytes | mmap | None) -> dict[str, pa.Array]:
         """Return columns with bounds, or all values, from the footer or the pages."""
         found: dict[str, pa.Array] = {}
         if content is None:

@@ -54,14 +54,14 @@ class Clauses:
             for kind in kinds:
                 if (kind, condition) not in self._found:
                     # Answers of filters hold for rows that are alive; from stage to stage there are fewer of them.
-                    self._found[kind, condition] = self._asked(kind, condition, alive)
+                    self._found[kind, condition] = self._may_match(kind, condition, alive)
             return joined_flags(pc.and_, [self._found[kind, condition] for kind in kinds])
         parts = [self._may_hold(item, kinds, alive) for item in condition.items]
         if condition.op == "OR":
             return None if any(p is None for p in parts) else joined_flags(pc.or_, parts)
         return joined_flags(pc.and_, parts)
 
-    def _asked(self, kind: str, leaf: Leaf, alive: pa.BooleanArray) -> pa.BooleanArray | None:
+    def _may_match(self, kind: str, leaf: Leaf, alive: pa.BooleanArray) -> pa.BooleanArray | None:
         if kind == PARTITION:
             names = [name for name in self._segment.schema.virtual if (name.lower(),) == leaf.path]
             partitions = map(self._segment.partition, names)

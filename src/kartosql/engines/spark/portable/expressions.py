@@ -108,7 +108,7 @@ class Expressions:
             if found.sql.count(_RANDOM) > _volatile(node):  # written twice they are two numbers
                 raise NotPortable("Spark does not answer random() in such an expression as DuckDB does.")
             return found
-        raise NotPortable(f"Spark has nothing like {_shown(kind)} as DuckDB has it.")
+        raise NotPortable(f"Spark has nothing like {_readable(kind)} as DuckDB has it.")
 
     def _case(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         type_ = read_type(node["return_type"])
@@ -134,13 +134,13 @@ class Expressions:
             if len({a.type for a in args}) != 1 or args[0].type.kind not in COMPARABLE:
                 raise NotPortable(f"Spark does not compare values of the type {args[0].type.sql()} as DuckDB does.")
             return SparkExpression(f"({args[0].sql} {_LISTS[type_]} ({', '.join(a.sql for a in args[1:])}))", BOOLEAN)
-        raise NotPortable(f"Spark has nothing like {_shown(type_)} as DuckDB has it.")
+        raise NotPortable(f"Spark has nothing like {_readable(type_)} as DuckDB has it.")
 
     def compare(self, comparison: str, left: SparkExpression, right: SparkExpression) -> str:
         """Return a comparison of two values of one type; raises ``not-portable``."""
         operator = _COMPARISONS.get(comparison, comparison)
         if operator not in _BY_NAME:
-            raise NotPortable(f"Spark has nothing like {_shown(comparison)} as DuckDB has it.")
+            raise NotPortable(f"Spark has nothing like {_readable(comparison)} as DuckDB has it.")
         if left.type != right.type or left.type.kind not in COMPARABLE + "y":
             raise NotPortable(f"Spark does not compare values of the type {left.type.sql()} as DuckDB does.")
         a, b = (times.length(v.sql) if v.type.kind == "y" else v.sql for v in (left, right))
@@ -216,7 +216,7 @@ def _comparisons(between: Node) -> Node:
     return {"expression_class": "BOUND_CONJUNCTION", "type": "CONJUNCTION_AND", "children": children}
 
 
-def _shown(name: Any) -> str:
+def _readable(name: Any) -> str:
     return str(name).removeprefix("BOUND_").removeprefix("OPERATOR_").removeprefix("COMPARE_").replace("_", " ")
 
 

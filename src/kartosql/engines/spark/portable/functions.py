@@ -169,7 +169,7 @@ def _round_exact(call: Call) -> str:
     return f"round({call.args[0].sql}, {digits})"
 
 
-def _whole(spark: str) -> str:
+def _to_integer(spark: str) -> str:
     """Return the template of a function from floats to whole floats, which Spark returns as integers."""
     # These have one zero, a float has two: what becomes zero keeps its sign.
     return (
@@ -223,12 +223,12 @@ rule("abs @", "[ifd]", "abs({0})")
 rule("abs @", "[hm]", "CASE WHEN {0} < 0 THEN CAST(0 AS {type}) - {0} ELSE {0} END")
 rule("sign", "[ihm]", "sign({0})")
 rule("sign", "[fd]", f"CASE WHEN {{0}} = {_NAN} THEN 0 ELSE sign({{0}}) END")
-rule("floor", "[fd]", _whole("floor({0})"))
-rule("ceil ceiling", "[fd]", _whole("ceil({0})"))
+rule("floor", "[fd]", _to_integer("floor({0})"))
+rule("ceil ceiling", "[fd]", _to_integer("ceil({0})"))
 rule("floor", "m", "floor({0})")
 rule("ceil ceiling", "m", "ceil({0})")
 rule("floor ceil ceiling trunc round", "[iuh]", "{0}")
-rule("trunc", "[fd]", _whole("CAST({0} AS BIGINT)"))
+rule("trunc", "[fd]", _to_integer("CAST({0} AS BIGINT)"))
 rule("trunc", "m", "CASE WHEN {0} < 0 THEN ceil({0}) ELSE floor({0}) END")
 rule("round", "[iu]i", _round_exact)
 rule("round", "d|f|di|fi", _round)

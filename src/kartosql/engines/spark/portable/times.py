@@ -208,7 +208,7 @@ _MADE = {
 }
 
 
-def _made(call: Call) -> str:
+def _make_interval(call: Call) -> str:
     made = _interval(**{name: sql.format(call.args[0].sql) for name, sql in _MADE[call.name].items()})
     return f"IF({call.args[0].sql} IS NULL, NULL, {made})"
 
@@ -336,7 +336,7 @@ rule("date_part datepart", "s[DTZ]", lambda call: _field_of(call, _part(call.con
 rule("date_trunc datetrunc", "s[DTZ]", _date_trunc, near=True)
 rule(" ".join(_OF_INTERVAL), "y", lambda call: _of_interval(call, call.name, 0))
 rule("date_part datepart", "sy", lambda call: _of_interval(call, _part(call.constant(0)), 1))
-rule(" ".join(_MADE), "i", _made)
+rule(" ".join(_MADE), "i", _make_interval)
 rule("normalized_interval", "y", _normalized)
 rule("-", "TT", _between, near=True)
 rule("age", "TT", _age, near=True)
