@@ -194,16 +194,17 @@ def explore(given: Any, clock: Clock) -> int:
 
     every = [p for p in programs() if not given.only or p.seed in given.only]
     explorer = Explorer(given.faults, given.wakes, given.most, given.failures, clock.until)
-    states = whole = 0
+    states = orders = whole = 0
     for made in every[given.part_of :: given.parts]:
         if not explorer.goes_on():
             break
-        found, is_all = explorer.explore(made)
-        states, whole = states + found, whole + is_all
-        print(f"{found:>9,}  {made.seed}{'' if is_all else ', not to its end'}", flush=True)
+        found = explorer.explore(made)
+        states, orders, whole = states + found.states, orders + found.interleavings, whole + found.is_all
+        end = "" if found.is_all else ", not to its end"
+        print(f"{found.states:>9,} states {found.interleavings:>20,} interleavings  {made.seed}{end}", flush=True)
     print(
-        f"explore: {states:,} states by {explorer.runs:,} runs, {whole} of {len(every)} programs to their end, "
-        f"{clock}, {explorer.failures} failures",
+        f"explore: {orders:,} interleavings through {states:,} states by {explorer.runs:,} runs, "
+        f"{whole} of {len(every)} programs to their end, {clock}, {explorer.failures} failures",
         flush=True,
     )
     return explorer.failures

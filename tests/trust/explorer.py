@@ -89,6 +89,14 @@ class Choice(NamedTuple):
     fate: str = ""
 
 
+class Explored(NamedTuple):
+    """How many states a program has, how many orders of its calls lead through them, and whether these are all."""
+
+    states: int
+    interleavings: int
+    is_all: bool
+
+
 class Known(Exception):
     """A state was met before."""
 
@@ -106,6 +114,7 @@ class Graph:
     calls: dict[int, set[Call]] = field(default_factory=lambda: defaultdict(set))
     alone: dict[int, set[Call]] = field(default_factory=lambda: defaultdict(set))  # before which nobody was held up
     states: set[int] = field(default_factory=set)
+    after: dict[int, dict[Choice, int]] = field(default_factory=lambda: defaultdict(dict))  # what choices lead to
     todo: list[tuple[list[Choice], int]] = field(default_factory=list)  # choices, and the state before the last one
     has_grown: bool = False
 
@@ -124,6 +133,26 @@ class Graph:
             return True
         self.alone[actor].add(call)
         return False
+
+    def begin(self) -> None:
+        """Begin anew, with the calls that are known."""
+        self.has_grown, self.todo = False, [([], 0)]
+        for known in (self.states, self.after, self.alone):
+            known.clear()
+
+    def interleavings(self, first: int) -> int:
+        """Return in how many ways one gets from a state to those where all is over."""
+        found: dict[int, int] = {}
+        pending = [first]
+        while pending:
+            state = pending[-1]
+            missing = [after for after in self.after.get(state, {}).values() if after not in found]
+            if missing:
+                pending += missing
+                continue
+            found[state] = sum(found[after] for after in self.after.get(state, {}).values()) or 1
+            pending.pop()
+        return found[first]
 
 
 class Planned(Scheduler):
@@ -178,6 +207,9 @@ class Planned(Scheduler):
             self.made.append(self._plan[at])
             return self.made[-1]
         state = self._state()
+        if self.made:
+            self._graph.after[self._last][self.made[-1]] = state
+        self._last = state
         if state in self._graph.states:
             raise Known
         self._graph.states.add(state)
@@ -265,17 +297,15 @@ class Explorer:
         """Return whether there is time, and not enough that failed."""
         return self.failures < self.most_failures and time.monotonic() < self.until
 
-    def explore(self, made: Program) -> tuple[int, bool]:
-        """Carry out all orders of a program; return how many states it has, and whether these are all."""
+    def explore(self, made: Program) -> Explored:
+        """Carry out all orders of a program."""
         graph, first = Graph(self.faults, self.wakes), self.runs
-        graph.todo.append(([], 0))
+        graph.begin()
         while graph.todo and self.goes_on() and self.runs - first < self.most:
             self._run(made, graph, *graph.todo.pop())
             if graph.has_grown:
-                graph.has_grown, graph.todo = False, [([], 0)]
-                graph.states.clear()
-                graph.alone.clear()
-        return len(graph.states), not graph.todo
+                graph.begin()
+        return Explored(len(graph.states), graph.interleavings(next(iter(graph.after), 0)), not graph.todo)
 
     def _run(self, made: Program, graph: Graph, plan: list[Choice], last: int) -> None:
         scheduler = Planned(graph, plan, last)

@@ -199,8 +199,15 @@ def test_all_orders_of_two_operations_are_explored(is_blind, monkeypatch, capsys
     if is_blind:
         monkeypatch.setattr(Place, "put_if", lambda self, key, data, expected: self.put(key, data))
     found = explorer.Explorer(0, 0, most_failures=10**9)
-    states, is_all = found.explore(explorer.program("l", "append append"))
+    states, interleavings, is_all = found.explore(explorer.program("l", "append append"))
     assert states > 100
     assert is_all
+    assert is_blind or interleavings > 10 * states
     assert bool(found.failures) == is_blind
     assert ("order: 0 " in capsys.readouterr().out) == is_blind
+
+
+def test_orders_that_meet_in_a_state_are_counted_each():
+    graph, (one, other) = explorer.Graph(0, 0), (explorer.Choice(0), explorer.Choice(1))
+    graph.after.update({0: {one: 1, other: 2}, 1: {other: 3}, 2: {one: 3}, 3: {one: 4, other: 5}})
+    assert [graph.interleavings(state) for state in (0, 1, 3, 5)] == [4, 2, 2, 1]
