@@ -77,7 +77,7 @@ def found_after(bug: Bug, source: Path, seed: int, runs: int) -> tuple[int | Non
         command += ["--fates", *re.findall(r"(?:crash )?\w+", bug.fates)] if bug.fates else []
     with broken(bug, source) as problem:
         done = run_over(source, command)
-    count = re.search(r"([\d,]+) (?:interleavings|runs)", done.stdout)
+    count = re.search(r"by ([\d,]+) runs" if bug.explore else r"([\d,]+) interleavings", done.stdout)
     if problem or count is None:
         tail = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
         raise AssertionError(f"{bug.name}: {problem or 'the simulation did not run'}:\n{tail}")
