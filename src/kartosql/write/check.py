@@ -19,7 +19,7 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIn
 from kartosql.formats.kartothek.history import plain
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.formats.kartothek.versions import Entry, read_entries, torn
+from kartosql.formats.kartothek.versions import Entry, read_entries, read_files
 from kartosql.store import Store
 from kartosql.text.types import type_names
 from kartosql.write import indexing, removal
@@ -92,7 +92,7 @@ class _Dataset:
 
     def findings(self) -> Iterator[Finding]:
         # Before the document, or what is committed in between would be in the one and not in the other.
-        entries = read_entries(self.store, self.uuid)
+        entries, torn = read_files(self.store, self.uuid)
         try:
             head = read_raw(self.store, self.uuid)
         except FormatError as e:
@@ -109,7 +109,7 @@ class _Dataset:
         if head is None or head.is_absent:
             return
         yield from self._commits(head, entries)
-        for key in torn(self.store, self.uuid):
+        for key in torn:
             yield self._finding("versions", "warning", key, "it cannot be read: versions that it tells of may be gone")
         try:
             dataset = Snapshot(self.store).dataset(self.uuid)

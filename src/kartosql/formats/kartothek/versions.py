@@ -122,22 +122,24 @@ def last_listed(store: Store, uuid: str) -> int:
 
 def read_entries(store: Store, uuid: str) -> list[Entry]:
     """Return all entries of a dataset, in the order of their commits; torn ones are left out."""
+    return read_files(store, uuid)[0]
+
+
+def read_files(store: Store, uuid: str) -> tuple[list[Entry], list[str]]:
+    """Return what ``read_entries`` does, and the keys of files that have no entry which can be read."""
     found: dict[tuple[int, str], Entry] = {}
+    torn: list[str] = []
     for _ in range(5):
         keys = [key for *_, key in listed(store, uuid)]
         files = list(store.map(lambda key: _stored(store, key), keys))
-        # Unpacked one after the other, as each may be large.
-        found |= {(e.sequence, e.id): e for data in files for e in _unpacked(data or b"", uuid)}
+        torn.clear()
+        for key, data in zip(keys, files, strict=True):  # one after the other, as each may be large once unpacked
+            entries = _unpacked(data or b"", uuid)
+            found |= {(e.sequence, e.id): e for e in entries}
+            torn += [key] if data is not None and not entries else []
         if None not in files:
             break  # else somebody packed them meanwhile
-    return sorted(found.values(), key=lambda e: e.order)
-
-
-def torn(store: Store, uuid: str) -> list[str]:
-    """Return the keys of the files of a history that have no entry which can be read."""
-    keys = [key for *_, key in listed(store, uuid)]
-    found = zip(keys, store.map(lambda key: _stored(store, key), keys), strict=True)
-    return [key for key, data in found if data is not None and not _unpacked(data, uuid)]
+    return sorted(found.values(), key=lambda e: e.order), torn
 
 
 def read_file(store: Store, uuid: str, key: str) -> list[Entry]:
