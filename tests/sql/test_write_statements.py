@@ -283,7 +283,7 @@ def test_typing_errors_get_a_suggestion(text, hint):
         ("DROP TABLE c", "DROP DATASET"),
         ("ALTER TABLE c ADD COLUMN x INT", "ALTER CUBE"),
         ("COPY c TO 'x'", "COPY CUBE"),
-        ("COPY (SELECT 1) TO 'x'", "COPY CUBE"),
+        ("COPY (SELECT 1) TO 'x'", "kartosql -o FILE"),
         ("INSERT OR REPLACE INTO c VALUES (1)", "INSERT INTO"),
         ('CREATE "CUBE" c DIMENSIONS (a) PARTITION BY (p) AS SELECT 1', "CREATE CUBE"),
     ],

@@ -384,6 +384,8 @@ class _WriteCursor(TokenCursor):
             return self.fail(f"There is no {first} {word}.", f"Did you mean {first} {close}?")
         self.at = 0
         meant = f"Did you mean {first} DATASET? " if word == "TABLE" and "DATASET" in seconds else ""
+        if first == "COPY":
+            meant = "Rows go to a file with kartosql -o FILE, .once FILE in the shell, or con.sql(...).write(FILE). "
         return self.fail(
             f"This form of {first} is not supported.",
             f"{meant}Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET and RESET, and of {first}: {', '.join(known)}.",
