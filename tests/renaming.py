@@ -67,7 +67,7 @@ def renamed(
         partitions=PartitionTable((), (), (), 1, (0,) * len(files)),
         shapes=tuple(Variant((), f.types, None, f.names, f.constants) for f in files),
         renames=True,
-        told=told,
+        stored_bounds=told,
     )
     entries = con._session.attachments.entries
     attachment = _Given(entries[name].attachment, file_table(name, table, name, is_attached=True))
