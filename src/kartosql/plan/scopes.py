@@ -70,7 +70,7 @@ class Dependencies:
             for occurrence, column in values.columns:
                 needed[occurrence].add(column)
             fresh = {id(v): v for v in values.others if id(v) not in seen}
-            seen |= fresh.keys()
+            seen.update(fresh)  # |= with the keys would copy all that was seen
             stack += fresh.values()
         for occurrence, columns in needed.items():
             types = occurrence.source.columns

@@ -67,7 +67,7 @@ def write_chain(store: Store, blocks: Sequence[bytes], data_keys: Sequence[str] 
         named[f"yaml/{block.sequence_number:06}-{block.kind}.yaml"] = to_yaml(block).encode()
         for key, content in named.items():
             store.put(key, content)
-        keys |= named.keys()
+        keys.update(named)
     _put_head(store, head.encode())
     with contextlib.suppress(KartosqlError):
         left = [key for folder in _FOLDERS for key in store.list_below(f"{folder}/") if key not in keys]

@@ -114,7 +114,7 @@ class IcebergTarget:
         found: set[str] = set()
         for path, files in self._listed.items():
             if files.keys() <= live:
-                found |= files.keys()
+                found.update(files)
             else:
                 self._manifests = [m for m in self._manifests if m.manifest_path != path]
         return found
