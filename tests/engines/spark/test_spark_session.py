@@ -215,3 +215,16 @@ def test_a_file_that_executors_do_not_find_may_lie_where_only_the_driver_looks()
 def test_an_error_of_java_without_a_condition_is_told_by_its_innermost_cause(text, told):
     error = sessions.translate(RuntimeError(text), interrupted=False, timed_out=False)
     assert (error.code, str(error).splitlines()[0]) == ("query-failed", f"Spark failed: {told}")
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(111, "Connection refused"), type("Py4JNetworkError", (Exception,), {})()]
+)
+def test_a_session_whose_jvm_is_gone_is_told_as_such(monkeypatch, error):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(sessions._pyspark(), "getActiveSession", fail)
+    assert "its JVM is gone" in code_of(sessions.active)[1]
+    assert code_of(sessions.check_session)[0] == "spark-failed"
+    assert sessions.translate(error, interrupted=False, timed_out=False).code == "spark-failed"

@@ -101,6 +101,8 @@ def translate(error: BaseException, *, interrupted: bool, timed_out: bool) -> Ka
         return LimitError("The statement ran longer than its timeout.", code="timeout", hint="Raise timeout.")
     if isinstance(error, ImportError):
         return missing_pyspark()
+    if _is_gone(error):
+        return _ended()
     text = str(error)
     if interrupted or ("cancelled" in text and "SPARK_JOB_CANCELLED" in text):
         return ExecutionError("The statement was interrupted.", code="interrupted")
@@ -110,6 +112,18 @@ def translate(error: BaseException, *, interrupted: bool, timed_out: bool) -> Ka
     if corrupt := _CORRUPT.search(text):
         return corrupt_file(corrupt[1].strip())
     return python_error(text, "spark-failed") or _by_condition(text, type(error).__name__)
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Return whether an error says that nobody answers for the JVM of a session."""
+    return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
+
+
+def _ended() -> ExecutionError:
+    hint = "Begin with a new process, with more memory if that was short, or use engine='duckdb'."
+    return ExecutionError(
+        "The Spark session of this process has ended: its JVM is gone.", code="spark-failed", hint=hint
+    )
 
 
 def _by_condition(text: str, kind: str) -> KartosqlError:
@@ -200,8 +214,14 @@ def is_running() -> bool:
 
 
 def active() -> SparkSession | None:
-    """Return the session of this process, or None; raises ``missing-extra`` without PySpark."""
-    kind = _pyspark()
+    """Return the session of this process, or None; raises ``missing-extra``, and ``spark-failed`` for one that died."""
+    try:
+        return _active(_pyspark())
+    except Exception as e:  # noqa: BLE001 - whatever comes out of the JVM
+        raise (_ended() if _is_gone(e) else e) from None
+
+
+def _active(kind: Any) -> SparkSession | None:
     import pyspark
 
     found: SparkSession | None = kind.getActiveSession()
