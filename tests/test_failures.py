@@ -254,7 +254,7 @@ def test_memory_and_threads_may_run_out_at_any_step(folder, name):
 @pytest.mark.filterwarnings("ignore::kartosql.errors.KartosqlWarning")
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize("name", ["scan", "index", "cube", "skipping"])
-@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("before", range(3))
 def test_the_next_statement_is_right_wherever_one_failed(folder, name, before, error, monkeypatch):
     # Indices are held as soon as they are asked for, whatever that takes.
     untouched = property(lambda index: 1e-9 if index.may_be_held else 0.0)

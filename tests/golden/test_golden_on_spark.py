@@ -21,7 +21,7 @@ REFUSED = {
 }
 
 # Of that many calls one is made on Spark, as each is a job; 1 asks all.
-SHARE = int(os.environ.get("KARTOSQL_SPARK_SHARE", 18 if os.environ.get("CI") else 24))
+SHARE = int(os.environ.get("KARTOSQL_SPARK_SHARE", 12 if os.environ.get("CI") else 24))
 
 
 def _some(path: str, condition: Callable[[dict[str, Any]], bool]) -> list[Any]:

@@ -23,7 +23,7 @@ from kartosql.plan.prune import prune
 from kartosql.store import Store
 from written import build_cube, write_dataset
 
-STATEMENTS = 200
+STATEMENTS = 400
 WORLDS = 8
 TABLES = {"big": "big++seed", "a": "a++seed", "big.d": "big++d", "t": "t"}
 

@@ -253,7 +253,7 @@ def history(draw, con):
     return pa.concat_tables(every, promote_options="default")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_pruned_answers_are_those_over_all_rows(tmp_path, seed):
     draw = random.Random(seed)
     with regimes.regime(seed), kartosql.connect(str(tmp_path)) as con:

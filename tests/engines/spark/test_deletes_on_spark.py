@@ -19,7 +19,7 @@ def con(tmp_path):
         yield made
 
 
-@pytest.mark.parametrize("seed", [101])
+@pytest.mark.parametrize("seed", [101, 102, 103])
 def test_random_deletes_leave_the_rows_that_are_computed_one_by_one(con, tmp_path, seed, spark: Any):
     check(con, tmp_path, seed, "spark")
 

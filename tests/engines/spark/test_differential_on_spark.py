@@ -9,7 +9,7 @@ import pytest
 from engines.spark.random_statements import checker, chosen
 
 # <first store>-<last store>x<statements>; each statement that is not refused is a job or more.
-STORES, STATEMENTS = chosen(os.environ.get("KARTOSQL_SPARK_DIFFERENTIAL", "0-2x25" if "CI" in os.environ else "0-1x15"))
+STORES, STATEMENTS = chosen(os.environ.get("KARTOSQL_SPARK_DIFFERENTIAL", "0-2x40" if "CI" in os.environ else "0-1x15"))
 
 
 @pytest.mark.timeout(0)
