@@ -96,23 +96,23 @@ class Lake:
         return int(names[-1]), live
 
     def _commit(self, made: Callable[[dict[str, list[Row]]], list[dict[str, Any]]]) -> None:
-        is_refused = False
-        for _ in range(ATTEMPTS):
-            try:
+        is_refused = False  # by others, or by a first try of the same request: then nothing is known
+        try:
+            for _ in range(ATTEMPTS):
                 version, actions = self._guarded(lambda: self._planned(made))
-            except StoreError as e:
-                raise _failed(e, is_refused) from e
-            if not actions:
-                return None
-            try:
-                return self._put(version + 1, actions)
-            except PreconditionFailed:
-                is_refused = True  # by others, or by a first try of the same request
-            except OutcomeUnknown as e:
-                raise CommitUnknown(f"version {version + 1} of the lake") from e
-            except OSError as e:
-                raise _failed(StoreError(f"{e}", code="disk-full"), is_refused) from e
-        raise _failed(StoreError("others commit all the time", code="commit-failed"), is_refused)
+                if not actions:
+                    return None
+                try:
+                    return self._put(version + 1, actions)
+                except PreconditionFailed:
+                    is_refused = True
+                except OutcomeUnknown as e:
+                    raise CommitUnknown(f"version {version + 1} of the lake") from e
+                except OSError as e:
+                    raise StoreError(f"{e}", code="disk-full") from e
+            raise StoreError("others commit all the time", code="commit-failed")
+        except StoreError as e:
+            raise (CommitUnknown(f"{e}") if is_refused else e) from e.__cause__
 
     def _planned(self, made: Callable[..., list[dict[str, Any]]]) -> tuple[int, list[dict[str, Any]]]:
         version, live = self._live()
@@ -130,11 +130,6 @@ class Lake:
         path, data = f"{self._root}/_delta_log/{version:020}.json", b"\n".join(json.dumps(a).encode() for a in actions)
         place = self._fs.place
         self._fs.call("put_if", path, lambda: place.put_if(self._fs.key(path), data, None), conditional=True)
-
-
-def _failed(error: StoreError, is_refused: bool) -> StoreError:
-    """Return the error of a commit, of which nothing is known once one of its writes was refused."""
-    return CommitUnknown(f"{error}") if is_refused else error
 
 
 def _listed(columns: dict[str, Any]) -> list[tuple[str, list[Any]]]:

@@ -384,7 +384,7 @@ class _WriteCursor(TokenCursor):
             return self.fail(f"There is no {first} {word}.", f"Did you mean {first} {close}?")
         self.at = 0
         meant = f"Did you mean {first} DATASET? " if word == "TABLE" and "DATASET" in seconds else ""
-        if first == "COPY":
+        if first == "COPY" and not meant:
             meant = "Rows go to a file with kartosql -o FILE, .once FILE in the shell, or con.sql(...).write(FILE). "
         return self.fail(
             f"This form of {first} is not supported.",

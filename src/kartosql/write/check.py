@@ -19,7 +19,7 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIn
 from kartosql.formats.kartothek.history import plain
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.formats.kartothek.versions import Entry, read_entries, read_files
+from kartosql.formats.kartothek.versions import Entry, entries_and_torn, read_entries
 from kartosql.store import Store
 from kartosql.text.types import type_names
 from kartosql.write import indexing, removal
@@ -92,7 +92,7 @@ class _Dataset:
 
     def findings(self) -> Iterator[Finding]:
         # Before the document, or what is committed in between would be in the one and not in the other.
-        entries, torn = read_files(self.store, self.uuid)
+        entries, torn = entries_and_torn(self.store, self.uuid)
         try:
             head = read_raw(self.store, self.uuid)
         except FormatError as e:

@@ -217,8 +217,10 @@ def active() -> SparkSession | None:
     """Return the session of this process, or None; raises ``missing-extra``, and ``spark-failed`` for one that died."""
     try:
         return _active(_pyspark())
-    except Exception as e:  # noqa: BLE001 - whatever comes out of the JVM
-        raise (_ended() if _is_gone(e) else e) from None
+    except Exception as e:
+        if _is_gone(e):
+            raise _ended() from None
+        raise
 
 
 def _active(kind: Any) -> SparkSession | None:

@@ -122,10 +122,10 @@ def last_listed(store: Store, uuid: str) -> int:
 
 def read_entries(store: Store, uuid: str) -> list[Entry]:
     """Return all entries of a dataset, in the order of their commits; torn ones are left out."""
-    return read_files(store, uuid)[0]
+    return entries_and_torn(store, uuid)[0]
 
 
-def read_files(store: Store, uuid: str) -> tuple[list[Entry], list[str]]:
+def entries_and_torn(store: Store, uuid: str) -> tuple[list[Entry], list[str]]:
     """Return what ``read_entries`` does, and the keys of files that have no entry which can be read."""
     found: dict[tuple[int, str], Entry] = {}
     torn: list[str] = []
