@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,9 +25,12 @@ INDEXES: dict[str, Any] = {"minmax": "x", "valuelist": "i", "bloomfilter": ["tex
 
 
 class Killer(threading.Thread):
-    """Kills the workers below a JVM, and only these, when files like ``what`` appear in ``folder``; ``times`` times."""
+    """Kills the workers below a JVM, and only these, when files like ``what`` appear in ``folder``; ``times`` times.
 
-    def __init__(self, session: Any, folder: Path, times: int = 1, what: str = "*.parquet") -> None:
+    Without ``times`` it kills at each new file: the workers of one moment may all have ended their tasks.
+    """
+
+    def __init__(self, session: Any, folder: Path, times: float = inf, what: str = "*.parquet") -> None:
         super().__init__(daemon=True)
         self._jvm = int(session._jvm.java.lang.ProcessHandle.current().pid())
         self._folder = folder
@@ -46,15 +50,28 @@ class Killer(threading.Thread):
     def run(self) -> None:
         seen = 0
         while not self._done.is_set() and self._times:
-            files = len(list(self._folder.rglob(self._what)))
-            if files <= seen:
+            files = self._files()
+            workers = [w for daemon in children(self._jvm) for w in children(daemon)] if files > seen else []
+            killed = sum(kill(worker) for worker in workers)
+            if killed:
+                seen, self._times = files, self._times - 1
+                self.killed += killed
+            else:
                 time.sleep(0.005)
-                continue
-            seen, self._times = files, self._times - 1
-            for daemon in children(self._jvm):
-                for worker in children(daemon):
-                    os.kill(worker, signal.SIGKILL)
-                    self.killed += 1
+
+    def _files(self) -> int:
+        try:
+            return len(list(self._folder.rglob(self._what)))
+        except OSError:  # a folder that was cleared meanwhile
+            return 0
+
+
+def kill(process: int) -> bool:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:  # it has ended by itself
+        return False
+    return True
 
 
 def children(parent: int) -> list[int]:
@@ -65,7 +82,7 @@ def children(parent: int) -> list[int]:
                 status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
             except OSError:
                 continue
-            if int(status[1]) == parent:
+            if int(status[1]) == parent and status[0] != "Z":
                 found.append(int(entry.name))
     return found
 
