@@ -63,6 +63,7 @@ class FolderTable:
 
     @memoized
     def all_files(self) -> frozenset[int]:
+        """The positions of all files."""
         return frozenset(range(len(self.files)))
 
     def some(self, files: Sequence[int]) -> FolderTable:
@@ -93,6 +94,7 @@ class FolderTable:
         return self.labels[file]
 
     def variants(self, files: Sequence[int]) -> Iterator[Variant]:
+        """Yield groups of files that have the same columns and types."""
         groups: dict[int, tuple[Variant, list[int]]] = {}
         for file, shape in zip(files, self._shapes(files), strict=True):
             groups.setdefault(id(shape), (shape, []))[1].append(file)

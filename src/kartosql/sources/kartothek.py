@@ -32,6 +32,7 @@ class AttachedStore(Attachment):
         return {name: _StoreView(name, self._prefix, Snapshot(self._store, self._metadata))}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
+        """Return names and kinds of the cubes and datasets of the store."""
         return [((self._location.name, *name), kind) for name, kind in listed(Snapshot(self._store, self._metadata))]
 
 
@@ -63,6 +64,7 @@ class MovedTable(DatasetTable):
 
     @memoized
     def partitions(self) -> PartitionTable:
+        """The partition values of all files."""
         return self.origin.partitions
 
     @property

@@ -58,6 +58,7 @@ class OdfDataset(Attachment):
         return {name: _View(self, chain, 0), name + LOG: _View(self, chain, 1)}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
+        """Return the names of the dataset and of its log."""
         name = self._location.name
         return [((name,), "ODF dataset"), ((name + LOG,), "log of an ODF dataset")]
 

@@ -412,12 +412,14 @@ class Planner(EngineSession):
     # -- the text of predicates --------------------------------------------------------------
 
     def is_pure(self, predicate: str) -> bool:
+        """Return whether a predicate depends on nothing but its columns and parameters, False for other texts."""
         with contextlib.suppress(*UNKNOWN_FORM):
             tree, _ = self._shape(predicate)
             return tree is not None and is_pure(tree, self._pure_functions)
         return False
 
     def atoms(self, predicate: str, composed: str, outline: Outline) -> list[ParsedAtom] | None:
+        """Return what DuckDB's parser makes of each atom of a predicate, None where it joins them otherwise."""
         parsed = self._shape(composed)
         if parsed[0] is None or (outline is not None and parsed != self._shape(predicate)):
             return None
@@ -427,6 +429,7 @@ class Planner(EngineSession):
         return None
 
     def is_same(self, predicate: str, other: str) -> bool:
+        """Return whether DuckDB's parser makes the same tree of two predicates."""
         parsed = self._shape(predicate)
         return parsed[0] is not None and parsed == self._shape(other)
 
@@ -460,9 +463,11 @@ class Planner(EngineSession):
     # -- evaluation ----------------------------------------------------------------------------
 
     def null(self, type_: pa.DataType) -> str:
+        """Return the SQL text of a NULL of an Arrow type."""
         return "NULL" if pa.types.is_null(type_) else f"CAST(NULL AS {sql_type(type_)})"
 
     def constant(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
+        """Return whether a predicate without columns may be TRUE; short ones are evaluated once."""
         if len(predicate) > MAX_LENGTH:
             # NULL is in one list as in the other.
             predicate = with_lists(predicate, _NULL, lambda items: items[0])
@@ -490,6 +495,7 @@ class Planner(EngineSession):
         return True
 
     def partitions(self, table: FileTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
+        """Return the files in partitions for which a predicate over ``k<i>`` may be TRUE."""
         name = self.structures.partitions(table)
         types = {f"k{i}": type_ for i, type_ in enumerate(table.partitions.types)}
         predicate, parameters = self._without_lists(predicate, parameters, types)
@@ -499,6 +505,7 @@ class Planner(EngineSession):
         return table.partitions.files_of([part for (part,) in found])
 
     def index(self, asked: ValueCondition) -> Candidates:
+        """Return the files with a value in the index of a column for which a condition may be TRUE."""
         table, type_ = asked.table, asked.table.indices[asked.column].type
         predicate, parameters = self._without_lists(asked.predicate, asked.parameters, {"v": type_})
         asked = replace(asked, predicate=predicate, parameters=parameters)
@@ -550,6 +557,7 @@ class Planner(EngineSession):
     def statistics(
         self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], among: Files
     ) -> Files | None:
+        """Return the files in which a predicate may be TRUE by their footers, None if these cannot tell."""
         asked = bounded(predicate)
         condition = self._over_bounds(table, column, asked, parameters) if asked is not None else None
         if condition is None:
@@ -569,11 +577,13 @@ class Planner(EngineSession):
     def files_by_bounds(
         self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], known: ColumnBounds
     ) -> Files | None:
+        """Return the files in which a predicate may be TRUE by bounds that are known, None if these cannot tell."""
         asked = bounded(predicate)
         condition = self._over_bounds(table, column, asked, parameters) if asked is not None else None
         return None if condition is None else self._candidates(table, column, condition, parameters, known, "told")
 
     def has_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
+        """Return whether footers may rule out files for a predicate; of remote files only many are worth it."""
         if not table.has_footers or not has_ordered_bounds(table.types[column]) or bounded(predicate) is None:
             return False
         known = statistics_of(table).column(column)
@@ -634,9 +644,11 @@ class Planner(EngineSession):
     # -- types, as the session has them -----------------------------------------
 
     def type_name(self, type_: pa.DataType) -> str | None:
+        """Return DuckDB's name of an Arrow type, None for columns that are all NULL."""
         return None if pa.types.is_null(type_) else sql_type(type_)
 
     def type_of(self, expression: str) -> str | None:
+        """Return the type that DuckDB gives an expression without columns, None if it has none."""
         try:
             rows = self.rows(f"SELECT typeof({expression}\n)")
         except duckdb.Error:
@@ -645,9 +657,11 @@ class Planner(EngineSession):
         return None if type_ == '"NULL"' else type_
 
     def has_collation(self) -> bool:
+        """Return whether the session compares texts by a collation."""
         return bool(self.instance.settings.get("default_collation"))
 
     def time_zone(self) -> str:
+        """Return the time zone of the session."""
         return str(self.instance.settings.get("TimeZone", "UTC"))
 
     # -- files that are not opened -------------------------------------------------------------
@@ -684,6 +698,7 @@ class Planner(EngineSession):
         parameters: Mapping[str, Any],
         limit: int,
     ) -> list[Any] | Held | None:
+        """Return the distinct values of a column but NULL, as a table of the engine where they are many."""
         shown = source.source.exposed
         name = quote(shown.get(column, column))
         where = condition.render(lambda ref: quote(shown.get(ref[1], ref[1]))) if condition is not None else "true"

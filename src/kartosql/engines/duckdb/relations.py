@@ -257,9 +257,11 @@ class Relations(RelationBuilder[str]):
     # -- the SQL of DuckDB -----------------------------------------------------------------------
 
     def quoted(self, name: str) -> str:
+        """Return a name as an identifier of DuckDB."""
         return quote(name)
 
     def null(self, type_: pa.DataType) -> str:
+        """Return NULL as a value of a type."""
         return "NULL" if pa.types.is_null(type_) else f"CAST(NULL AS {binding_type(type_)})"
 
     def _is_collated(self, type_: pa.DataType) -> bool:
@@ -274,15 +276,18 @@ class Relations(RelationBuilder[str]):
         return f"encode({name})" if self._is_collated(type_) else name
 
     def raise_error(self, message: str, value: str) -> str:
+        """Return an integer that fails when it is computed, with a message and a value behind it."""
         return f"CAST(error({literal(message)} || CAST({value} AS VARCHAR)) AS INTEGER)"
 
     def repeated(self, query: str, shown: Sequence[str]) -> str:
+        """Return the query for some columns of another one, each row as often as OP of it says."""
         listed = ", ".join([*shown, f"unnest(range(CAST({OP} AS BIGINT)))"])
         return f"SELECT {', '.join(shown) or 'NULL AS nothing'} FROM (SELECT {listed} FROM ({query}) WHERE {OP} > 0)"
 
     # -- files -----------------------------------------------------------------------------------
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
+        """Return how many rows files have, by their footers; raises what is wrong with these."""
         session = self._session
         known = session.footers.statistics(session, table, files).rows(files)
         if known is not None:
@@ -293,6 +298,7 @@ class Relations(RelationBuilder[str]):
         return [counted[path] for path in paths]
 
     def arrow_relation(self, data: pa.Table) -> str:
+        """Register Arrow data and return the name of the relation."""
         name = f"kartosql_given_{self._count}"
         self._count += 1
         self._register(name, data)
@@ -317,6 +323,7 @@ class Relations(RelationBuilder[str]):
         return {name: types[0] for name, types in rows}
 
     def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
+        """Yield queries that together give the rows of files, one for each group of files that are read alike."""
         if wanted.beside:
             yield from (query for _, query in self.side_by_side(table, files, wanted))
             # DuckDB expects no rows of a positional join, and would take it for the small side of each other join. Of

@@ -36,6 +36,7 @@ class DuckCells:
     # -- what a lookup costs -------------------------------------------------------------------
 
     def index_bytes(self, table: FileTable, column: str) -> int | None:
+        """Return how much of an index a lookup would read, less of one that is held; None if it cannot be read."""
         try:
             index = self._structures.index(table, column)
         except (duckdb.Error, FormatError, StoreError):
@@ -57,6 +58,7 @@ class DuckCells:
     # -- values ----------------------------------------------------------------------------------
 
     def ranges(self, table: FileTable, column: str, files: Files) -> Mapping[int, tuple[Any, Any]]:
+        """Return the smallest and largest value of a column per file, from footers that are known or read."""
         type_ = table.types[column]
         t = pa.types
         naive = t.is_timestamp(type_) and type_.tz is None
@@ -67,6 +69,7 @@ class DuckCells:
         return found[0].ranges(files) if found is not None else {}
 
     def share_values(self, table: FileTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
+        """Return the pairs (earlier, later) of files of one group with a value of an indexed column in common."""
         index = self._structures.index(table, column)
         if index.held is not None:
             lists, files = f"SELECT files AS list FROM {index.held}", ""
@@ -105,6 +108,7 @@ class DuckCells:
     def files_sharing(
         self, source: FileTable, files: Files, target: FileTable, column: str, rows: RowSelection | None
     ) -> Files:
+        """Return the files of ``target`` with a value of a column that one of the files of ``source`` has."""
         if rows is None:
             values, rows = self._values(source, files, column), RowSelection({}, "TRUE", {})
         else:
@@ -145,6 +149,7 @@ class DuckCells:
     def holding_cells(
         self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: RowSelection
     ) -> Files:
+        """Return those ``late`` files of which an index has the values of some cell of ``early``."""
         found_rows = f"({self._planner.relations.rows_of(table, [early], RowRequest(rows.names))})"
         joins = ""
         for i, column in enumerate(dimensions):
@@ -161,6 +166,7 @@ class DuckCells:
         return late if isinstance(found, bool) else frozenset(row[0] for row in found)
 
     def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: RowSelection) -> bool:
+        """Return whether one of the rows of a file may have its cell in a later one too, by reading both."""
         early_rows = self._planner.relations.rows_of(table, [early], RowRequest(rows.names))
         cells = self._planner.relations.rows_of(table, [late], RowRequest({c: rows.names[c] for c in key}))
         using = ", ".join(rows.names[c] for c in key)

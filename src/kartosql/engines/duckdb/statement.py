@@ -224,6 +224,7 @@ class EngineSession:
         self._connection.close()
 
     def interrupt(self) -> None:
+        """Stop what runs, from any thread; does nothing in a process that was forked."""
         if not self.instance.is_of_this_process:
             return
         with contextlib.suppress(duckdb.Error):
@@ -252,6 +253,7 @@ class EngineSession:
             return self._connection.sql(sql).to_arrow_table()
 
     def clock(self, function: str) -> str:
+        """Return the literal that a function of the clock stands for in this statement."""
         ((type_, text),) = self.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")
         return f"CAST('{text}' AS {type_})"
 
@@ -517,6 +519,7 @@ class DuckStatement(EngineSession):
     # -- before the run --------------------------------------------------------------------------
 
     def describe(self, query: BoundQuery) -> pa.Schema:
+        """Return the Arrow schema of the output, bound over tables without a row."""
         with self.errors(query.select.text, query.edits):
             for occurrence in query.occurrences:
                 self.relations.create_empty(occurrence)
@@ -573,6 +576,7 @@ class DuckStatement(EngineSession):
     def stream(
         self, query: BoundQuery, *, ordered: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
+        """Run the prepared statement; returns schema, batches and DuckDB types of the output."""
         with self.errors(query.select.text, query.edits):
             self._choose_optimizers(query.text, ordered)
             self._reader, types = self._submitted(query) or self._bound_first(query)
@@ -686,6 +690,7 @@ class DuckStatement(EngineSession):
         return None
 
     def fraction(self) -> float | None:
+        """Return how much of the run is done, from any thread; None where DuckDB does not tell."""
         try:
             percent = float(self._connection.query_progress())
         except duckdb.Error:

@@ -82,9 +82,11 @@ class SparkStatement:
         self._open = ExitStack()
 
     def clock(self, function: str) -> str | None:
+        """Return the literal that a function of the clock stands for, as DuckDB's statement has it."""
         return self._statement.clock(function)
 
     def describe(self, query: BoundQuery) -> pa.Schema:
+        """Return the Arrow schema of the output, which DuckDB tells without Spark."""
         return self._statement.describe(query)
 
     def prepare(self, query: BoundQuery, scan: Scan) -> None:
@@ -219,6 +221,7 @@ class SparkStatement:
     def stream(
         self, query: BoundQuery, *, ordered: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
+        """Run the prepared statement as a job; returns schema, batches and DuckDB types of the output."""
         # ``ordered`` is for DuckDB's statements; Spark always chooses the order of joins.
         assert self._translation is not None
         assert self._schema is not None
@@ -291,6 +294,7 @@ class SparkStatement:
             timer.cancel()
 
     def interrupt(self) -> None:
+        """Stop planning and the jobs of the run, from any thread."""
         self._interrupted = True
         self._statement.interrupt()
         self._stop()

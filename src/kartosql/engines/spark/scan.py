@@ -193,9 +193,11 @@ class ScanFrames(RelationBuilder[pa.DataType]):
     # -- the SQL of Spark ------------------------------------------------------------------------
 
     def quoted(self, name: str) -> str:
+        """Return a name as an identifier of Spark."""
         return quote(name)
 
     def null(self, type_: pa.DataType) -> str:
+        """Return NULL as a value of a type."""
         return f"CAST(NULL AS {spark_type(type_)})"
 
     def as_group(self, name: str, type_: pa.DataType) -> str:
@@ -204,15 +206,18 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         return name
 
     def raise_error(self, message: str, value: str) -> str:
+        """Return an integer that fails when it is computed, with a message and a value behind it."""
         return f"CAST(raise_error(concat({text_literal(message)}, CAST({value} AS STRING))) AS INT)"
 
     def repeated(self, query: str, shown: Sequence[str]) -> str:
+        """Return the query for some columns of another one, each row as often as OP of it says."""
         repeated = f"LATERAL VIEW explode(sequence(1, greatest({OP}, 1))) AS __kartosql_n"
         return f"SELECT {', '.join(shown) or 'NULL AS nothing'} FROM ({query}) {repeated} WHERE {OP} > 0"
 
     # -- files -----------------------------------------------------------------------------------
 
     def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
+        """Yield queries over views that together give the rows of files."""
         for variant in table.variants(files):
             for lacking, some in self._by_lack(table, variant.files, table.may_lack.intersection(wanted.names)):
                 yield from self._variant(table, replace(variant, files=some), wanted, lacking)
@@ -301,9 +306,11 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         return name
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
+        """Return how many rows files have, by their footers, which the driver reads."""
         return list(self._store.map(lambda f: file_metadata(self._store, table.files[f])[0].num_rows, files))
 
     def arrow_relation(self, data: pa.Table) -> str:
+        """Register Arrow data as a view and return its name."""
         name = f"kartosql_rows_{next(_numbers)}"
         register_view(self._reading.createDataFrame(_without_gaps(data)), name)
         return name
@@ -366,6 +373,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         return None if arrow else found
 
     def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the types that files give to columns; those that hold only NULL are left out."""
         found: dict[str, pa.DataType] = {}
         for number in set(self._shapes_of(table, files)):
             shape = self._shapes.shape(number)

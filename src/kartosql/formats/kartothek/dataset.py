@@ -77,6 +77,7 @@ class DatasetTable:
 
     @memoized
     def skipping(self) -> Any:
+        """The Xskipper metadata of the dataset, or None."""
         place = naming.place_in(self.metadata, self.uuid)
         if place is None or self.store is None:
             return None
@@ -91,6 +92,7 @@ class DatasetTable:
         return not older.files or (older.partition_keys == self.partition_keys and all(fits))
 
     def variants(self, files: Sequence[int]) -> Iterable[Variant]:
+        """Return the files as one group: the schema of a dataset holds for all of them."""
         return (Variant(files),)
 
     def only(self, file: int) -> DatasetTable:
@@ -98,14 +100,17 @@ class DatasetTable:
         return replace(self, labels=(self.labels[file],), files=(self.files[file],), indices={})
 
     def display_name(self, file: int) -> str:
+        """Return the key of a file."""
         return self.files[file]
 
     @memoized
     def all_files(self) -> frozenset[int]:
+        """The positions of all files."""
         return frozenset(range(len(self.files)))
 
     @memoized
     def writes(self) -> Sequence[int]:
+        """A number for each file, the same for files of one write."""
         if not self.files:
             return ()
         last = self.files[0][self.files[0].rfind("/") :]

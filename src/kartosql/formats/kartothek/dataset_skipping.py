@@ -35,6 +35,7 @@ class DatasetSkipping(MetadataSkipping):
         self._shown = place.folder
 
     def indexed(self) -> tuple[list[Index], int]:
+        """Return the indexes and how many files they cover, those made since the last look included."""
         self._look_again()  # there may be new indexes of the same files
         return super().indexed()
 
