@@ -32,8 +32,9 @@ class Clock:
 
     def __init__(self, given: Any, share: float) -> None:
         self.seed, self.first = given.seed, given.seed
-        chosen = {"--only": given.only, "--fates": given.fates}
-        self._options = "".join(f" {name} {shlex.join(words)}" for name, words in chosen.items() if words)
+        queries = [] if given.queries is None else [str(given.queries)]
+        chosen = {"--only": given.only, "--fates": given.fates, "--queries": queries}
+        self.options = "".join(f" {name} {shlex.join(words)}" for name, words in chosen.items() if words)
         self._runs = given.runs if given.runs is not None or given.hours is not None else 100
         self.until = time.monotonic() + given.hours * share * 3600 if given.hours is not None else float("inf")
         self._began = _cpu()
@@ -49,7 +50,7 @@ class Clock:
 
     def again(self, part: str) -> str:
         """Return how to see the present run once more."""
-        return f"again: python -m tests.trust {part} --seed {self.seed} --runs 1{self._options}\n"
+        return f"again: python -m tests.trust {part} --seed {self.seed} --runs 1{self.options}\n"
 
     def __str__(self) -> str:
         return f"from seed {self.first}, {_cpu() - self._began:.0f} s of CPU time"
@@ -140,6 +141,7 @@ def damage(given: Any, clock: Clock) -> int:
         runs = min(PER_PROCESS, (given.runs or PER_PROCESS) - clock.runs if given.runs else PER_PROCESS)
         command = [sys.executable, "-m", "tests.trust", "hostile", "--one-process"]
         command += ["--seed", str(clock.seed), "--runs", str(runs), "--failures", str(given.failures)]
+        command += shlex.split(clock.options)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         *told, last = done.stdout.splitlines() or [""]
         if done.returncode not in (0, 1) or not last.startswith("{"):
@@ -165,7 +167,7 @@ def _damage(given: Any, clock: Clock) -> int:
         hostile = Hostile(folder)
         while failures < given.failures and clock.goes_on():
             try:
-                hostile.check(clock.seed)
+                hostile.check(clock.seed, given.only, given.queries)
             except Untyped as e:
                 failures += 1
                 print(f"{e}\n{clock.again('hostile')}", flush=True)
@@ -225,7 +227,7 @@ def soak(given: Any) -> int:
 
 
 PARTS = {"simulation": simulate, "answers": ask, "hostile": damage}
-PER_PROCESS = 200
+PER_PROCESS = 1000
 
 
 def main() -> int:
@@ -237,11 +239,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first run; those that follow have the next ones")
     parser.add_argument("--shrink", action="store_true", help="make programs that fail as short as they get")
     parser.add_argument("--failures", type=int, default=5, help="after which to end")
-    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations, decoders, or programs of explore")
+    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations, of damage, decoders, or programs")
     parser.add_argument("--fates", nargs="+", default=[], help="kinds of faults of the simulation")
     parser.add_argument("--named", default="", help="part of the names of bugs to look for")
     parser.add_argument("--corpus", help="folder with scripts of sqllogictest, or for bytes of fuzz")
-    parser.add_argument("--queries", type=int, help="of each script, drawn by chance; all of them by default")
+    parser.add_argument("--queries", type=int, help="of each script or damaged file, drawn by chance; all by default")
     parser.add_argument("--faults", type=int, default=0, help="of each order of explore")
     parser.add_argument("--wakes", type=int, default=0, help="waits that end early, of each order of explore")
     parser.add_argument("--most", type=int, default=10**9, help="runs of each program of explore")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -86,10 +86,9 @@ def table_of(key: str) -> str:
     return {"c++seed": "c", "c++en": "c", "of_delta": "delta", "of_iceberg": "iceberg"}.get(top, top)
 
 
-def answers(folder: str, table: str, *, more: bool = True) -> dict[str, Counter[str] | str]:
+def answers(folder: str, table: str, texts: list[str]) -> dict[str, Counter[str] | str]:
     """Return the rows of each query, or the code of the error; raises Untyped."""
     found: dict[str, Counter[str] | str] = {}
-    texts = [*QUERIES[table], *(MORE.get(table, ()) if more else ())]
     with connect(folder) as con:
         try:
             attach(con, folder, table)
@@ -218,29 +217,29 @@ class Hostile:
         files = sorted(p for p in root.rglob("*") if p.is_file() and p.stat().st_size)
         self.files = {str(p.relative_to(root)): p.read_bytes() for p in files}
         names = dict.fromkeys(table_of(key) for key in self.files)
-        self.right = {table: answers(self.folder, table) for table in names if table in QUERIES}
+        self.right = {table: answers(self.folder, table, _texts(table)) for table in names if table in QUERIES}
         assert all(isinstance(a, Counter) for found in self.right.values() for a in found.values()), self.right
 
-    def check(self, number: int) -> None:
-        """Damage a file, ask, and mend it; raises Untyped."""
+    def check(self, number: int, damages: Sequence[str] = (), queries: int | None = None) -> None:
+        """Damage a file, ask all queries or some that chance takes, and mend it; raises Untyped."""
         random = Random(f"hostile {number}")
         kinds = sorted({_kind(key) for key in self.files if table_of(key) in self.right})
         kind = random.choice(kinds)
         key = random.choice([k for k in self.files if _kind(k) == kind and table_of(k) in self.right])
-        damage = random.choice(DAMAGES)
+        damage = random.choice([d for d in DAMAGES if not damages or d.__name__ in damages])
         damaged = damage(self.files[key], random, list(self.files.values()))
         table = table_of(key)
         if damaged == self.files[key]:
             return
+        texts = _texts(table) if queries is None else random.sample(_texts(table), queries)
         path = Path(self.folder, key)
         path.write_bytes(damaged)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", KartosqlWarning)
-                given = answers(self.folder, table)
-                wrong = [
-                    q for q in QUERIES[table] if isinstance(given[q], Counter) and given[q] != self.right[table][q]
-                ]
+                given = answers(self.folder, table, texts)
+                rows = {q: found for q, found in given.items() if isinstance(found, Counter) and q in QUERIES[table]}
+                wrong = [q for q, found in rows.items() if found != self.right[table][q]]
                 told = findings(self.folder, table) if wrong or number % 4 == 0 else []
         except Untyped as e:
             raise Untyped(f"{key}, {damage.__name__}: {e}") from e
@@ -255,6 +254,10 @@ class Hostile:
                     f"{key}, {damage.__name__}: {wrong[0]}\ngives {given[wrong[0]]}\nis    "
                     f"{self.right[table][wrong[0]]}\nand CHECK FULL tells nothing"
                 )
+
+
+def _texts(table: str) -> list[str]:
+    return [*QUERIES[table], *MORE.get(table, ())]
 
 
 def _kind(key: str) -> str:
