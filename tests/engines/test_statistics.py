@@ -164,8 +164,11 @@ def _predicate(random_: random.Random, name: str) -> tuple[str, dict[str, Any]]:
         return (form or random_.choice(forms)).format(str(value).replace("'", "''"))
 
     same = random_.choice(forms) if random_.random() < 0.7 else None
-    kind = random_.randrange(8)
-    if kind < 3:
+    kind = random_.randrange(9)
+    if kind == 8:
+        sides = [f"v {random_.choice(OPERATORS)} {constant()}" for _ in range(2)]
+        text = random_.choice([" AND ", " OR "]).join(sides)
+    elif kind < 3:
         sides = ["v", constant()]
         if random_.random() < 0.3:
             sides.reverse()
@@ -221,7 +224,7 @@ def test_bounds_say_nothing_where_a_cast_changes_the_order(make):
         assert files.kept(predicate, {}) in (None, files.table.all_files)
 
 
-@pytest.mark.parametrize("end", ["1e17::DOUBLE", "1e17::DOUBLE + 1"])
+@pytest.mark.parametrize("end", ["1e17", "1e17::DOUBLE", "1e17::DOUBLE + 1"])
 def test_a_text_takes_the_type_that_several_constants_have_in_common(make, end):
     # Both numbers are one as DOUBLE, which the second constant makes of all.
     files = make(pa.int64(), [pa.array([2**53], pa.int64())] * FILES)

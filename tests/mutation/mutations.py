@@ -198,7 +198,6 @@ MUTATIONS = [
     Mutation("days are compared with instants in their own order", "formats/xskipper/domain.py", 'type_.clock is True or type_.family == "date")', "type_.clock is True)", by="tests/plan/test_clocks.py"),
     Mutation("a decimal without a fraction is an integer", ENGINE + "types.py", 'f"({text}.)"', 'f"({text})"', by="tests/engines/test_duckdb_types.py"),
     Mutation("statistics: constants need no type in common", EVALUATOR, "if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):\n            return None", "", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
-    Mutation("statistics: texts beside constants take any type", EVALUATOR, "if types and None in self.typed:\n            return None", "", by="tests/engines/test_statistics.py::test_a_text_takes_the_type_that_several_constants_have_in_common"),
     Mutation("statistics with a collation count", EVALUATOR, 'or (declared == "VARCHAR" and self.has_collation())', "", by="tests/engines/test_footers.py::test_a_collation_of_the_session_keeps_all_files"),
     Mutation("files without statistics match nothing", STATISTICS, "frozenset(new),", "frozenset(found),", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a row group without statistics matches nothing", "parquet.py", "return None if None in told else told", "return [g for g in told if g is not None]", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),

@@ -253,19 +253,17 @@ class Bounded:
     """A predicate as a condition over what is known of a file: ``low``, ``high``, ``has_values`` and ``nulls``.
 
     ``condition`` returns it for a column of some type. ``typed`` are constants whose types decide
-    whether it holds good, None for string literals, which take the column's type.
+    whether it holds good; string literals are none of them, as they take the column's type.
     """
 
     condition: Callable[[str], str]
-    typed: tuple[str | None, ...] = ()
+    typed: tuple[str, ...] = ()
 
     def over(self, type_: str, types: Sequence[str]) -> str | None:
         """Return the condition for a column of ``type_``, ``typed`` being of ``types``; None if it proves nothing."""
         if not all(_keeps_order(type_, t) for t in types):
             return None
         # DuckDB compares with several constants in one type that they have in common.
-        if types and None in self.typed:
-            return None
         if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):
             return None
         return self.condition(type_)
@@ -309,19 +307,19 @@ def bounded(predicate: Predicate) -> Bounded | None:
     return _compared(predicate) if isinstance(predicate, Comparison) else _listed(predicate)
 
 
-def _of_values(condition: str, typed: str | None) -> Bounded:
+def _of_values(condition: str, *typed: str) -> Bounded:
     found = f"(has_values AND coalesce({condition}, true))"
-    return Bounded(lambda _: found, (typed,))
+    return Bounded(lambda _: found, typed)
 
 
 def _compared(comparison: Comparison) -> Bounded:
     constant, op = sql_of(comparison.value), comparison.op
-    typed = None if comparison.value.kind == "string" else constant
+    typed = [] if comparison.value.kind == "string" else [constant]
     if op == "=":
-        return _of_values(f"low <= {constant} AND {constant} <= high", typed)
+        return _of_values(f"low <= {constant} AND {constant} <= high", *typed)
     if op == "<>":
-        return _of_values(f"low <> {constant} OR high <> {constant}", typed)
-    return _of_values(f"{'low' if op.startswith('<') else 'high'} {op} {constant}", typed)
+        return _of_values(f"low <> {constant} OR high <> {constant}", *typed)
+    return _of_values(f"{'low' if op.startswith('<') else 'high'} {op} {constant}", *typed)
 
 
 def _listed(listed: In) -> Bounded | None:
@@ -339,7 +337,7 @@ def _listed(listed: In) -> Bounded | None:
             found = f"low <= list_max({items}) AND high >= list_min({items})"
         return f"(has_values AND coalesce({found}, true))"
 
-    return Bounded(condition, (None if is_text else f"{constants}[1]",))
+    return Bounded(condition, () if is_text else (f"{constants}[1]",))
 
 
 MAX_FETCHED = 256  # more values than these are faster where they are than as a parameter
@@ -599,7 +597,7 @@ class Planner(EngineSession):
             return None
         try:
             declared = sql_type(type_)
-            typed = ", ".join(f"typeof({t})" for t in asked.typed if t is not None)
+            typed = ", ".join(f"typeof({t})" for t in asked.typed)
             types = self.rows(f"SELECT {typed}", _used(parameters, typed))[0] if typed else ()
             condition = asked.over(declared, types)
             if condition is None or (declared == "VARCHAR" and self.has_collation()):
