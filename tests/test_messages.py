@@ -35,7 +35,10 @@ SELECT day FROM sales WHERE name = 5
 SELECT day FROM sales WHERE name BETWEEN 1 AND 5
 SELECT day FROM sales WHERE day = 'x'
 SELECT name FROM sales WHERE turnover IN (1, 'many')
+SELECT 'a'::INT
 SELECT day FROM sales WHERE name = %s
+SELECT TOP 3 day FROM sales
+SELECT nvl(name, country) FROM sales
 SELECT day + name FROM sales
 SELECT day FROM sales UNION SELECT country, city FROM shops
 SELECT ?

@@ -53,6 +53,8 @@ def test_expressions_are_answered_over_reflected_tables(engine):
     with engine.connect() as con:
         assert [(a, float(d)) for a, d in con.execute(query.limit(1).offset(1))] == [(5, 7.5)]
         assert con.execute(sa.select(sa.func.count()).select_from(seed.join(cube, seed.c.a == cube.c.a))).scalar() == 10
+        qualified = sa.Table("t", known, schema="main", autoload_with=engine)
+        assert con.execute(sa.select(qualified.c.k).where(qualified.c.s == "x%")).scalar() == 1
         assert con.execute(sa.select(t.c.s).where(t.c.s.startswith("x%", autoescape=True))).scalar() == "x%"
         assert con.execute(sa.text("SELECT count(*) FROM c WHERE a > :n"), {"n": 3}).scalar() == 6
 

@@ -183,7 +183,7 @@ SELECT * FROM pg_catalog.pg_class
 SELECT * FROM pg_class
 SELECT * FROM sqlite_master
 SELECT * FROM sqlite_schema
-SELECT * FROM main.d
+SELECT * FROM main.kartosql_files_0
 SELECT * FROM temp.d
 SELECT * FROM memory.main.d
 SELECT * FROM system.main.duckdb_tables

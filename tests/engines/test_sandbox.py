@@ -191,9 +191,9 @@ def test_python_variables_are_no_tables(place):
 
 def test_internal_names_of_the_engine_are_no_names_of_the_user(place):
     with kartosql.connect(str(place / "store")) as connection:
-        for sql in ("SELECT * FROM __kartosql_0.d", "SELECT * FROM kartosql_files_0, d", "SELECT * FROM main.d"):
+        for names in ("__kartosql_0.d", "kartosql_files_0, d", "main.kartosql_files_0"):
             with pytest.raises(KartosqlError) as e:
-                connection.sql(sql).rows()
+                connection.sql(f"SELECT * FROM {names}").rows()
             assert e.value.code == "unknown-table"
 
 

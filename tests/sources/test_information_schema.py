@@ -43,6 +43,24 @@ def test_a_broken_table_has_no_columns_and_others_have(con, tmp_path):
     assert found == [("c",), ("mine",), ("seed",), ("v",)]
 
 
+def test_names_may_be_written_with_the_catalog_and_the_schema_that_it_tells(con):
+    assert con.sql("SELECT main.c.d FROM main.c WHERE main.c.a = 1").rows() == con.sql("SELECT d FROM c").rows()
+    assert con.sql('SELECT * FROM "kartosql"."main"."v" AS x').rows() == con.sql("SELECT * FROM v").rows()
+    assert con.sql("SELECT count(*) FROM kartosql.c.seed JOIN main.mine ON true").rows() == [(1,)]
+    assert con.sql("WITH c AS (SELECT 2 AS a) SELECT b.a, c.a FROM main.c b, c").rows() == [(1, 2)]
+    assert con.sql("DESCRIBE main.v").rows() == con.sql("DESCRIBE v").rows()
+    assert con.sql("SELECT count(*) FROM kartosql.information_schema.tables").rows() == [(4,)]
+    con.sql("DELETE FROM main.c WHERE a = 1")
+    assert con.sql("SELECT count(*) FROM c").rows() == [(0,)]
+
+
+def test_a_table_with_the_name_of_the_schema_comes_first(con):
+    con.sql("CREATE CUBE main DIMENSIONS (a) PARTITION BY (p) AS SELECT 7 AS a, 'x' AS p")
+    assert con.sql("SELECT a FROM main.seed").rows() == [(7,)]
+    with pytest.raises(KartosqlError, match="The cube 'main' has no dataset 'c'"):
+        con.sql("SELECT * FROM main.c")
+
+
 def test_another_name_in_it_is_an_unknown_table(con):
     with pytest.raises(KartosqlError) as caught:
         con.sql("SELECT * FROM information_schema.routines")

@@ -60,9 +60,10 @@ class Views:
     def _references(self, select: Select) -> Iterator[_Reference]:
         for node in select.tree.find_all(exp.Table) if select.tree is not None else ():
             parts = name_parts(node)
-            if len(parts) != 1 or not isinstance(node.this, exp.Identifier) or is_cte(node):
+            names = self._tables.without_schema(tuple(p.name for p in parts))
+            if len(names) != 1 or not isinstance(node.this, exp.Identifier) or (len(parts) == 1 and is_cte(node)):
                 continue
-            name, span = self._tables.view_name(parts[0].name), span_of(node)
+            name, span = self._tables.view_name(names[0]), span_of(node)
             if name is None or span is None:
                 continue
             if past_of(node, select.text) is not None:

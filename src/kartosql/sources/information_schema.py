@@ -8,12 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError, SqlError
-from kartosql.tables.names import Name, Tables
+from kartosql.tables.names import CATALOG, MAIN, Name, Tables
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text.types import type_name
 
 SCHEMA = "information_schema"
-CATALOG, MAIN = "kartosql", "main"  # a name of two parts has its first one as schema
 _KINDS = {"view": "VIEW", "registered": "LOCAL TEMPORARY"}
 _TABLES = ("table_catalog", "table_schema", "table_name", "table_type")
 _COLUMNS = (*_TABLES[:3], "column_name", "ordinal_position", "column_default", "is_nullable", "data_type")

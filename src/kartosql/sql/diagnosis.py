@@ -8,6 +8,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError, closest
+from kartosql.sql.dialects import in_duckdb
 from kartosql.sql.incremental_lexer import hidden, open_mark
 from kartosql.sql.tree import tokens_of
 
@@ -59,7 +60,8 @@ def diagnosed(text: str, message: str, hint: str | None, span: Span | None) -> S
     at = next((i for i, t in enumerate(tokens) if span is not None and t.end >= span[0]), None)
     if _names_bracket(error, tokens) or at is None or hint is not None:
         return error
-    _names_keyword(error, tokens, at) or _names_clause(error, tokens, at) or _names_gap(error, tokens, at)
+    if not (_names_keyword(error, tokens, at) or _names_clause(error, tokens, at)):
+        error.hint = in_duckdb(text) or _gap(tokens, at)
     return error
 
 
@@ -138,11 +140,10 @@ def _same_level(tokens: Sequence[Token], at: int) -> list[Token]:
     return found
 
 
-def _names_gap(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
-    """Tell that a comma may be missing between two operands."""
+def _gap(tokens: Sequence[Token], at: int) -> str | None:
+    """Return that a comma may be missing between two operands, None where there are no two."""
     token, before = tokens[at], tokens[at - 1] if at else None
     ends = before is not None and (before.token_type in _OPERANDS or before.text == ")")
     if not ends or token.token_type not in _OPERANDS:
-        return False
-    error.hint = f"A comma or an operator may be missing in front of {token.text}."
-    return True
+        return None
+    return f"A comma or an operator may be missing in front of {token.text}."

@@ -37,7 +37,8 @@ def describe(request: Request, statement: Describe) -> pa.Table:
     request.refuse_parameters()
     assert statement.target is not None
     known = request.session.tables()
-    if len(statement.target) == 1 and (view := known.view_name(statement.target[0])) is not None:
+    name = known.without_schema(statement.target)
+    if len(name) == 1 and (view := known.view_name(name[0])) is not None:
         return describe_schema(request.view(view).schema)
     source = known.find(statement.target, statement.span, statement.text)
     if statement.version is None and statement.as_of is None:

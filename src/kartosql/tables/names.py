@@ -27,6 +27,7 @@ from kartosql.tables.table import Overlay, Part, Table, by_case, exposed, file_t
 from kartosql.text.constants import literal, quote
 
 Name = tuple[str, ...]
+CATALOG, MAIN = "kartosql", "main"  # where information_schema has names of one part; of two, the first is the schema
 _FILES = re.compile(r"(?P<csv>.*\.[ct]sv(\.(gz|zst))?)|.*\.parquet|.*/.*", re.IGNORECASE | re.DOTALL)
 
 
@@ -92,6 +93,13 @@ class Tables:
         """Return whether a one-part name means something, by case or not."""
         return self._is_table(name) or by_case(name, self.snapshot.views) is not None
 
+    def without_schema(self, name: Name) -> Name:
+        """Return a name without the catalog and the schema that information_schema tells, unless they are tables."""
+        for outer in (CATALOG, MAIN):
+            if len(name) > 1 and name[0].lower() == outer and outer not in map(str.lower, self.names()):
+                name = name[1:]
+        return name
+
     def _is_table(self, name: str) -> bool:
         lower = name.lower()
         known = (*self.registered, *self._attached, *self.snapshot.keys, *self.snapshot.members)
@@ -102,6 +110,7 @@ class Tables:
 
         Raises ``unknown-table``, ``ambiguous-name``, ``no-versions`` or what is wrong with it.
         """
+        name = self.without_schema(name)
         try:
             if as_of is not None:
                 return self._past(name, self._moment(as_of) if isinstance(as_of, dt.timedelta) else as_of)

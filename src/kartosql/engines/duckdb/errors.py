@@ -18,6 +18,7 @@ from kartosql.errors import (
     StoreError,
     failure_of,
 )
+from kartosql.sql.dialects import in_duckdb
 from kartosql.sql.tree import Edit, edited, original_span
 
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')
@@ -105,7 +106,7 @@ def translate(
 def _compared(message: str, sql: str, span: Span | None) -> str | None:
     """Return what to write where texts are compared with numbers: the place is that of a column or of a text."""
     match, shown = _NO_NUMBER.search(message), "" if span is None else sql[slice(*span)]
-    if match is not None and match[2] is None and shown.startswith(_CONSTANT):
+    if match is not None and match[2] is None and shown.startswith(_CONSTANT) and not shown.startswith("::"):
         return f"{shown} is no number, where {match[1]} is needed: write one, or CAST the other side AS VARCHAR."
     if match is None or match[2] is None or shown.rpartition(".")[2].strip('"').lower() != match[2].lower():
         return None
@@ -152,6 +153,7 @@ def _bind_error(message: str, raw: str, hint: str | None, sql: str, edits: Seque
     match = _UNKNOWN_FUNCTION.search(raw)
     if match:
         message = f"There is no function {match[1]!r}."
+        hint = (span and in_duckdb(sql[slice(*span)], match[1])) or hint
     elif code == "not-grouped" and hint is None:
         hint = "Add it to GROUP BY, write any_value(...) around it, or use GROUP BY ALL."
     elif "No function matches" in raw or "Could not choose a best candidate" in raw:
