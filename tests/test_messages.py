@@ -35,6 +35,9 @@ SELECT day FROM sales WHERE name = 5
 SELECT day FROM sales WHERE name BETWEEN 1 AND 5
 SELECT day FROM sales WHERE day = 'x'
 SELECT name FROM sales WHERE turnover IN (1, 'many')
+SELECT 1 WHERE DATE '2024-01-01' = 2024-01-01
+SELECT 1 WHERE DATE '2024-01-01' = '31.01.2024'
+SELECT 1 WHERE ['a'] = 'a'
 SELECT 'a'::INT
 SELECT day FROM sales WHERE name = %s
 SELECT TOP 3 day FROM sales

@@ -39,6 +39,15 @@ _CONSTANT = ("'", "$", "?", ":")  # what a text or a parameter begins with
 _NO_NUMBER = re.compile(
     r"string .* to (\w*INT\w*|DECIMAL\S*|DOUBLE|FLOAT)(?: when casting from source column (.+))?", re.DOTALL
 )
+_CASTS = [
+    (re.compile(pattern), hint)
+    for pattern, hint in (
+        (r"INT\w* -> (?:DATE|TIME)", "Dates and times are texts in quotes: DATE '2024-01-31'."),
+        (r"expected format is \(YYYY", "strptime(text, '%d.%m.%Y') reads dates and times of another form."),
+        (r"destination type .*\[\]$", "list_contains(l, x) tells whether a list holds a value; lists are ['a', 'b']."),
+        ("", "TRY_CAST gives NULL where a value does not fit."),
+    )
+]
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
 
 
@@ -98,7 +107,7 @@ def translate(
     if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)):
         message, span = _PHYSICAL.sub(lambda name: _INTEGERS.get(name[0], name[0]), message), _place(raw, sql, edits)
         if isinstance(error, duckdb.ConversionException) and hint is None:
-            hint = _compared(message, sql, span) or "TRY_CAST gives NULL where a value does not fit."
+            hint = _compared(message, sql, span) or next(h for what, h in _CASTS if what.search(message))
         return ExecutionError(message, code="invalid-value", hint=hint, sql=sql, span=span)
     return ExecutionError(message or type(error).__name__, hint=hint)
 
