@@ -87,6 +87,22 @@ def test_only_a_full_check_finds_a_page_that_rotted(con):
     assert problems(con, "d", full=True) == [("d", "corrupt-file", "error", False)]
 
 
+def test_a_full_check_reads_files_that_only_earlier_versions_have(con):
+    con.create_dataset("d", pa.table({"x": list(range(1000))}), index_columns=["x"])
+    key = first_file(con, "d")
+    con.sql("DELETE FROM d WHERE x = 5")
+    assert con.check("d", full=True) == con.check("d")
+    data = bytearray(con.store.read(key))
+    data[len(data) // 4] ^= 0xFF
+    con.store.put(key, bytes(data))
+    assert problems(con, "d") == []
+    assert problems(con, "d", full=True) == [("d", "versions", "error", False)]
+    (found,) = [f for f in con.check("d", full=True) if f.check == "versions"]
+    assert found.key == key
+    con.store.delete([key])
+    assert problems(con, "d", full=True) == []
+
+
 def test_a_file_of_another_schema_is_named(cube):
     key = first_file(cube)
     cube.store.put(key, builders.parquet({"x": ["text"], "i": ["u"]}))

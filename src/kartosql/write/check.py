@@ -7,6 +7,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -126,6 +127,8 @@ class _Dataset:
             is_whole = is_whole and not any(f.severity == "error" and f.check != "duplicate-cells" for f in problems)
             yield from problems
         yield from self._indices(dataset, values, is_whole)
+        if self.full:
+            yield from self._earlier(head, entries, below)
 
     # -- the document ----------------------------------------------------------------------------
 
@@ -263,6 +266,27 @@ class _Dataset:
                     by_values.setdefault(table.partitions.comparable(at, places), []).append(at)
                 return cell, list(by_values.values())
         return [], [[at] for at in there]
+
+    def _earlier(self, head: Head, entries: Sequence[Entry], below: Collection[str]) -> Iterator[Finding]:
+        """Read all pages of files that only earlier versions have; those that a cleanup took are no loss."""
+        document = head.document
+        indices = (key for key in document.indices.values() if isinstance(key, str))
+        now = {*indices, *chain.from_iterable(document.files.values())}
+        keys = sorted({key for entry in entries for key in entry.named_keys()}.difference(now).intersection(below))
+        for key, message in zip(keys, self.store.map(self._unreadable, keys), strict=True):
+            if message is not None:
+                message = f"a file of earlier versions cannot be read: {message.removeprefix(f'{key}: ')}"
+                yield self._finding("versions", "error", key, message)
+
+    def _unreadable(self, key: str) -> str | None:
+        """Return what is wrong with the pages of a file, None if all can be read, or if it is gone."""
+        try:
+            with opened_parquet(self.store, key, page_checksum_verification=True) as file:
+                for group in range(file.num_row_groups):
+                    file.read_row_group(group)
+        except FormatError as e:
+            return None if e.code == "missing-file" else e.message
+        return None
 
     def _partitions(self, table: DatasetTable) -> Iterator[Finding]:
         try:
