@@ -102,6 +102,12 @@ def test_another_session_leaves_settings_views_and_the_active_session_alone(spar
     assert sessions.active() is spark
 
 
+def test_sessions_let_go_of_what_the_parser_learnt(spark: Any) -> None:
+    for session in (spark, sessions.isolated(spark, {})):
+        assert session.conf.get("spark.sql.parser.manageParserCaches") == "true"
+        assert session.conf.get("spark.sql.parser.parserDfaCacheFlushRatio") == "10"
+
+
 def test_nothing_is_left_in_the_working_directory(spark: Any) -> None:
     spark.sql("SELECT 1").collect()
     assert not {"spark-warehouse", "metastore_db", "derby.log"} & set(os.listdir())

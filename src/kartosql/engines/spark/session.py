@@ -350,6 +350,9 @@ def _local_settings(master: str, memory: str | None, folder: str) -> dict[str, s
         # broadcasts, as some wait for others.
         "spark.sql.shuffleExchange.maxThreadThreshold": "128",
         "spark.sql.resultQueryStage.maxThreadThreshold": "128",
+        # Else the parser keeps what it has learnt of each statement: all of the memory after some 10,000 of them.
+        "spark.sql.parser.manageParserCaches": "true",
+        "spark.sql.parser.parserDfaCacheFlushRatio": "10",  # percent of the memory
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
         "spark.sql.files.openCostInBytes": str(256 << 10),  # to open a local file costs as much as to read so many
