@@ -33,7 +33,7 @@ class Clock:
     def __init__(self, given: Any, share: float) -> None:
         self.seed, self.first = given.seed, given.seed
         queries = [] if given.queries is None else [str(given.queries)]
-        chosen = {"--only": given.only, "--fates": given.fates, "--queries": queries}
+        chosen = {"--only": given.only, "--fates": given.fates, "--damage": given.damage, "--queries": queries}
         self.options = "".join(f" {name} {shlex.join(words)}" for name, words in chosen.items() if words)
         self._runs = given.runs if given.runs is not None or given.hours is not None else 100
         self.until = time.monotonic() + given.hours * share * 3600 if given.hours is not None else float("inf")
@@ -167,7 +167,7 @@ def _damage(given: Any, clock: Clock) -> int:
         hostile = Hostile(folder)
         while failures < given.failures and clock.goes_on():
             try:
-                hostile.check(clock.seed, given.only, given.queries)
+                hostile.check(clock.seed, given.damage, given.queries)
             except Untyped as e:
                 failures += 1
                 print(f"{e}\n{clock.again('hostile')}", flush=True)
@@ -228,6 +228,7 @@ def soak(given: Any) -> int:
 
 PARTS = {"simulation": simulate, "answers": ask, "hostile": damage}
 PER_PROCESS = 1000
+KINDS = ("flipped", "cut", "spliced", "replaced", "restructured")  # of damage
 
 
 def main() -> int:
@@ -239,8 +240,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first run; those that follow have the next ones")
     parser.add_argument("--shrink", action="store_true", help="make programs that fail as short as they get")
     parser.add_argument("--failures", type=int, default=5, help="after which to end")
-    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations, of damage, decoders, or programs")
+    parser.add_argument("--only", nargs="+", default=[], help="kinds of operations, decoders, or programs of explore")
     parser.add_argument("--fates", nargs="+", default=[], help="kinds of faults of the simulation")
+    parser.add_argument("--damage", nargs="+", default=[], choices=KINDS, help="of hostile files")
     parser.add_argument("--named", default="", help="part of the names of bugs to look for")
     parser.add_argument("--corpus", help="folder with scripts of sqllogictest, or for bytes of fuzz")
     parser.add_argument("--queries", type=int, help="of each script or damaged file, drawn by chance; all by default")

@@ -231,7 +231,7 @@ class Hostile:
         table = table_of(key)
         if damaged == self.files[key]:
             return
-        texts = _texts(table) if queries is None else random.sample(_texts(table), queries)
+        texts = _texts(table) if queries is None else random.sample(_texts(table), min(queries, len(_texts(table))))
         path = Path(self.folder, key)
         path.write_bytes(damaged)
         try:

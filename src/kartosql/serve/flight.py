@@ -24,6 +24,7 @@ import pyarrow.flight as flight
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, StoreError, UsageError
 from kartosql.serve.service import MAX_BODY, Client, Refused, Service
 from kartosql.serve.unread import SECONDS, Unread
+from kartosql.tables.names import CATALOG, MAIN
 from kartosql.text.constants import quote
 from kartosql.untrusted import MAX_STATEMENT, Cancelled
 
@@ -43,7 +44,6 @@ _ACTIONS = {
 }
 _UNKNOWN = 2**64 - 1  # -1 as protobuf writes it
 _TEXT, _INFO = pa.string(), pa.uint32()
-_CATALOG = "kartosql"
 
 
 def _fields(data: bytes) -> dict[int, list[Any]]:
@@ -379,7 +379,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _listing(self, client: Client, name: str, fields: Mapping[int, list[Any]]) -> pa.Table:
         listings: dict[str, Callable[[], pa.Table]] = {
-            "CommandGetCatalogs": lambda: _listed([("catalog_name", _TEXT, False)], [(_CATALOG,)]),
+            "CommandGetCatalogs": lambda: _listed([("catalog_name", _TEXT, False)], [(CATALOG,)]),
             "CommandGetDbSchemas": lambda: self._schemas(client, fields),
             "CommandGetTables": lambda: self._tables(client, fields),
             "CommandGetTableTypes": lambda: _listed([("table_type", _TEXT, False)], [("TABLE",), ("VIEW",)]),
@@ -392,19 +392,19 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _names(self, client: Client, fields: Mapping[int, list[Any]]) -> list[tuple[str, str, str]]:
         """Return schema, name and type of the tables whose schema a filter passes."""
-        if _text(fields, 1) not in (None, "", _CATALOG):
+        if _text(fields, 1) not in (None, "", CATALOG):
             return []
         found = []
         for shown, kind in self._service.tables(client):
             schema, _, table = shown.rpartition(".")
-            names = schema.strip('"') or "main", table.strip('"')  # a name has no quotes and no dots
+            names = schema.strip('"') or MAIN, table.strip('"')  # a name has no quotes and no dots
             found.append((*names, "VIEW" if kind == "view" else "TABLE"))
         return _like(found, 0, _text(fields, 2))
 
     def _schemas(self, client: Client, fields: Mapping[int, list[Any]]) -> pa.Table:
         names = sorted({schema for schema, _, _ in self._names(client, fields)})
         columns = [("catalog_name", _TEXT, True), ("db_schema_name", _TEXT, False)]
-        return _listed(columns, [(_CATALOG, name) for name in names])
+        return _listed(columns, [(CATALOG, name) for name in names])
 
     def _tables(self, client: Client, fields: Mapping[int, list[Any]]) -> pa.Table:
         types = {_bytes(t).decode(errors="replace") for t in fields.get(4, [])}
@@ -413,12 +413,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         columns = [("catalog_name", _TEXT, True), ("db_schema_name", _TEXT, True)]
         columns += [("table_name", _TEXT, False), ("table_type", _TEXT, False)]
         if not fields.get(5, [0])[-1]:
-            return _listed(columns, [(_CATALOG, *row) for row in rows])
+            return _listed(columns, [(CATALOG, *row) for row in rows])
         columns.append(("table_schema", pa.binary(), False))
-        return _listed(columns, [(_CATALOG, *row, self._schema_of(client, row)) for row in rows])
+        return _listed(columns, [(CATALOG, *row, self._schema_of(client, row)) for row in rows])
 
     def _schema_of(self, client: Client, row: tuple[str, str, str]) -> bytes:
-        name = ".".join(quote(part) for part in row[:2] if part != "main" or part == row[1])
+        name = ".".join(quote(part) for part in row[:2] if part != MAIN or part == row[1])
         try:
             schema = self._service.describe(client, f"SELECT * FROM {name}").schema
         except KartosqlError:

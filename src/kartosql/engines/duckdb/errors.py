@@ -35,7 +35,7 @@ _BITS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128
 _INTEGERS = {f"{sign}INT{bits}": f"{sign}{name}" for bits, name in _BITS.items() for sign in ("", "U")}
 _PHYSICAL = re.compile(r"'[^']*'|\bU?INT\d+\b")  # how DuckDB's casts name integers; a value in quotes stays
 MAX_SIGNATURES = 4
-_CONSTANT = ("'", "$", "?", ":")  # what a text or a parameter begins with
+_CONSTANT = re.compile(r"['$?]|:(?!:)")  # what a text or a parameter begins with, not the :: of a cast
 _NO_NUMBER = re.compile(
     r"string .* to (\w*INT\w*|DECIMAL\S*|DOUBLE|FLOAT)(?: when casting from source column (.+))?", re.DOTALL
 )
@@ -115,7 +115,7 @@ def translate(
 def _compared(message: str, sql: str, span: Span | None) -> str | None:
     """Return what to write where texts are compared with numbers: the place is that of a column or of a text."""
     match, shown = _NO_NUMBER.search(message), "" if span is None else sql[slice(*span)]
-    if match is not None and match[2] is None and shown.startswith(_CONSTANT) and not shown.startswith("::"):
+    if match is not None and match[2] is None and _CONSTANT.match(shown):
         return f"{shown} is no number, where {match[1]} is needed: write one, or CAST the other side AS VARCHAR."
     if match is None or match[2] is None or shown.rpartition(".")[2].strip('"').lower() != match[2].lower():
         return None
