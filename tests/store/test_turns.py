@@ -354,7 +354,7 @@ def test_locks_are_given_up_where_no_thread_can_be_started(tmp_path, monkeypatch
         monkeypatch.setattr(threading.Thread, "start", refuse)
         before = set(turns._open)
         assert not turns.lock_within(other.fileno(), 200)
-        assert turns._open == before
+        assert turns._open <= before  # one of before may be closed meanwhile by a wait that came too late
 
 
 @queues
@@ -405,4 +405,4 @@ def test_turns_are_taken_within_the_process_where_there_can_be_no_queue(place, t
     before = set(turns._open)
     test_threads_take_turns(place, monkeypatch)
     assert target.read_bytes() == b"mine"
-    assert turns._open == before
+    assert turns._open <= before  # as above
