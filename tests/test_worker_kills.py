@@ -70,7 +70,7 @@ def test_kills_at_random_moments_leave_nothing(store, tmp_path, monkeypatch):
                 print(f"{at:,} kills: {dict(done)}, {dict(codes)}", flush=True)
     _until(lambda: not _processes(os.getpid()) and _zombies() <= ended, "no process")
     _until(lambda: threading.active_count() <= threads, "no thread")
-    assert _descriptors() <= opened
+    _until(lambda: _descriptors() <= opened, "no descriptor")
     assert not list(tmp_path.iterdir())
     print(f"{KILLS:,} kills, seed {SEED}: {dict(done)}; ended with {dict(codes)}")
 
