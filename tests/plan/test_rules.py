@@ -143,7 +143,8 @@ def test_a_lookup_does_not_bring_an_overwritten_row_back(connection, monkeypatch
         builders.append(connection.store, cube.uuid("seed"), pa.table({"x": [x], "y": [x], "p": [0], "i": [i]}))
     write_dataset(connection.store, "e", pa.table({"y": [1, 2, 3], "n": [1, 2, 3]}), index_columns=["y"])
     sql = "SELECT c.x FROM e JOIN c ON e.y = c.y WHERE c.i = 9"
-    assert connection.sql(sql).rows() == [(1,)]
+    for _ in range(2):  # how small e is, is known once its file was opened
+        assert connection.sql(sql).rows() == [(1,)]
     with monkeypatch.context() as patch:
         patch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
         assert connection.sql(sql).rows() == [(1,)]
