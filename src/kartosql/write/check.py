@@ -29,12 +29,14 @@ from kartosql.write.commit import commit
 from kartosql.write.datasets import ORIGINALS_REFUSE, checked_history
 from kartosql.write.document import Head, Identity, read_garbage, read_raw
 from kartosql.write.files import opened_parquet, pairs_of_files
+from kartosql.write.footer_statistics import misstatements
 from kartosql.write.history import KEPT, needed_keys
 from kartosql.write.indexing import StoredIndex
 from kartosql.write.recovery import complete_schemas, read_head
 from kartosql.write.removal import collect
 
 BATCH_FILES = 64
+ROWS_ARE_READ = {"duplicate-cells", "statistics"}  # errors of files whose rows are known all the same
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class _Dataset:
         is_whole = True
         for table in tables.values():
             problems = list(self._table(table, below, values))
-            is_whole = is_whole and not any(f.severity == "error" and f.check != "duplicate-cells" for f in problems)
+            is_whole = is_whole and not any(f.severity == "error" and f.check not in ROWS_ARE_READ for f in problems)
             yield from problems
         yield from self._indices(dataset, values, is_whole)
         if self.full:
@@ -279,11 +281,12 @@ class _Dataset:
                 yield self._finding("versions", "error", key, message)
 
     def _unreadable(self, key: str) -> str | None:
-        """Return what is wrong with the pages of a file, None if all can be read, or if it is gone."""
+        """Return what is wrong with the pages or the footer of a file, None for nothing, or if it is gone."""
         try:
             with opened_parquet(self.store, key, page_checksum_verification=True) as file:
                 for group in range(file.num_row_groups):
-                    file.read_row_group(group)
+                    for said in misstatements(file.metadata.row_group(group), file.read_row_group(group)):
+                        return _misstated(said)
         except FormatError as e:
             return None if e.code == "missing-file" else e.message
         return None
@@ -307,12 +310,14 @@ class _Dataset:
                 if problems:
                     return _Look(problems)
                 uniques: dict[str, list[pa.Array]] = {column: [] for column in indexed}
-                cells, with_null = [], set()
+                cells, with_null, said = [], set(), list[str]()
                 for group in range(file.num_row_groups):
                     wanted = None if self.full else list(dict.fromkeys([*indexed, *cell]))
                     if wanted == []:
                         break
                     rows = file.read_row_group(group, wanted)
+                    if self.full:
+                        said += misstatements(file.metadata.row_group(group), rows)
                     for column in table.may_lack.difference(rows.column_names).intersection(indexed):
                         type_ = table.schema.field(column).type
                         rows = rows.append_column(column, pa.nulls(rows.num_rows, type_))
@@ -329,13 +334,14 @@ class _Dataset:
             column: pc.unique(pa.chunked_array(arrays, normalise(table.schema.field(column).type)))
             for column, arrays in uniques.items()
         }
+        problems = tuple(self._finding("statistics", "error", key, _misstated(one)) for one in said[:1])
         if not cell or not cells:
-            return _Look((), found, with_null=frozenset(with_null))
+            return _Look(problems, found, with_null=frozenset(with_null))
         joined = pa.concat_tables(cells, promote_options="permissive")
         typed = pa.table([joined[c].cast(normalise(table.schema.field(c).type)) for c in cell], names=list(cell))
         twice = typed.num_rows - _count([typed])
         message = f"{twice:,} rows hold a cell that another row of the file holds too"
-        problems = (self._finding("duplicate-cells", "error", key, message),) if twice else ()
+        problems += (self._finding("duplicate-cells", "error", key, message),) if twice else ()
         return _Look(problems, found, typed, frozenset(with_null))
 
     def _schema(self, table: DatasetTable, schema: pa.Schema, key: str) -> Iterator[Finding]:
@@ -372,10 +378,16 @@ class _Dataset:
         if not is_whole:
             return  # of files that cannot be read nobody knows the values
         missing, wrong = _differences([stored], values)
+        message = self._unreadable(index.key) if self.full else None
         if missing or wrong:
             message = f"the index of {index.column!r} lacks {missing:,} pairs of value and partition"
             message += f", and has {wrong:,} that no file holds"
+        if message is not None:
             yield self._finding("index", "error", index.key, message, repairable=True, detail=index.column)
+
+
+def _misstated(said: str) -> str:
+    return f"the footer says {said}, so conditions may leave out rows; the rows themselves can be read"
 
 
 def _fits(type_: pa.DataType, known: pa.DataType) -> bool:

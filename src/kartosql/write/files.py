@@ -518,7 +518,7 @@ def opened_parquet(store: Store, key: str, **options: Any) -> Iterator[pq.Parque
             yield file
     except (KeyError, FileNotFoundError):
         raise missing_file(key, "Restore the file, or remove its partition.") from None
-    except (pa.ArrowException, OSError) as e:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as e:  # the last for names of columns
         reraise(e, f"Cannot read {key!r}")
         raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None
 
