@@ -110,6 +110,25 @@ def test_a_data_file_whose_pages_are_damaged(cube):
     assert _data(cube) in error.message
 
 
+def _change_name(cube, key, name):
+    """Let a bit flip in each name of a column in the footer, which is no UTF-8 then."""
+    data = cube.read(key)
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    field = bytes([0x18, len(name)]) + name
+    assert field in data[end:]
+    damaged = bytes([0x18, len(name)]) + name[:-1] + bytes([name[-1] ^ 0x80])
+    cube.put(key, data[:end] + data[end:].replace(field, damaged))
+
+
+def test_a_data_file_with_a_name_that_is_no_text(cube):
+    cube.put(_data(cube), builders.parquet(builders.read_parquet(cube, _data(cube)), store_schema=False))
+    _change_name(cube, _data(cube), b"v")
+    for sql in ("SELECT * FROM c", "SELECT v FROM c", "SELECT v FROM c WHERE i = 7"):
+        error = _failure(cube, sql)
+        assert error.code in ("corrupt-file", "schema-mismatch")
+        assert _data(cube) in error.message
+
+
 def test_a_foreign_data_file(cube):
     cube.put(_data(cube), builders.parquet({"other": [1, 2]}))
     for sql in ("SELECT * FROM c", "SELECT x FROM c", "SELECT v FROM c WHERE i = 7"):
@@ -360,6 +379,16 @@ def test_an_index_whose_pages_are_damaged(cube):
     except KartosqlError as e:
         outcome = (e.code, _index(cube) in e.message)
     assert outcome in ([(2,)], ("invalid-index", True), ("corrupt-file", True))
+
+
+def test_an_index_with_a_name_that_is_no_text(cube):
+    cube.put(_index(cube), builders.parquet(builders.read_parquet(cube, _index(cube)), store_schema=False))
+    _change_name(cube, _index(cube), b"partition")
+    error = _failure(cube, BY_INDEX)
+    assert error.code in ("invalid-index", "corrupt-file")
+    assert _index(cube) in error.message
+    with kartosql.connect(cube.root) as con:
+        assert [f.key for f in con.check("c", full=True) if f.check == "index"] == [_index(cube)]
 
 
 def test_an_index_without_rows_finds_nothing(cube):

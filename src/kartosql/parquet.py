@@ -216,8 +216,7 @@ def group_bounds(meta: dict[int, Any], leaf: Leaf, decode: Callable[[bytes], Any
         return None
     if nulls == rows:
         return GroupBounds(None, None, True, nulls, rows)
-    # The older fields are in an order that only signed numbers have for certain.
-    older = leaf.physical in (_INT32, _INT64) and not _is_unsigned(leaf)
+    older = has_older_bounds(leaf)
     low = stats.get(6, stats.get(2) if older else None)
     high = stats.get(5, stats.get(1) if older else None)
     if low is None or high is None:
@@ -229,6 +228,11 @@ def group_bounds(meta: dict[int, Any], leaf: Leaf, decode: Callable[[bytes], Any
     may_be_cut = isinstance(least, str) and _is_long(least, greatest)
     exact = said == (True, True) or not (False in said or may_be_cut)
     return GroupBounds(least, greatest, exact, nulls, rows)
+
+
+def has_older_bounds(leaf: Leaf) -> bool:
+    """Return whether the older fields for bounds count, whose order is certain of signed numbers alone."""
+    return leaf.physical in (_INT32, _INT64) and not _is_unsigned(leaf)
 
 
 def column_sizes(footer: bytes, schema: Any = None) -> list[list[tuple[str, int]]] | None:

@@ -474,6 +474,8 @@ LIES = [
     '{"numRecords": 5, "minValues": {"i": 0}, "nullCount": {"i": 0}}',
     '{"numRecords": 5, "minValues": {"i": 7}, "maxValues": {"i": 7}, "nullCount": {"i": 6}}',
     '{"numRecords": 5, "minValues": {"i": 7}, "maxValues": {"i": 7}, "nullCount": {"i": -1}}',
+    '{"numRecords": 1' + "0" * 30 + ', "minValues": {"i": 7}, "maxValues": {"i": 7}, "nullCount": {"i": 0}}',
+    '{"numRecords": 5, "minValues": {"i": 9}, "maxValues": {"i": 999}, "nullCount": {"i": 1' + "0" * 30 + "}}",
     '{"numRecords": -5, "minValues": {"i": 7}, "maxValues": {"i": 7}, "nullCount": {"i": 0}}',
     '{"minValues": {"i": 7}, "maxValues": {"i": 7}, "nullCount": {"i": 0}}',
     '{"numRecords": 5, "minValues": {"s": "\\ud800"}, "maxValues": {"s": "\\ud801"}, "nullCount": {"s": 0}}',

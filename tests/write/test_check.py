@@ -10,6 +10,7 @@ import builders
 import kartosql
 from kartosql import Cube
 from kartosql.errors import UsageError
+from kartosql.formats.kartothek.versions import read_entries
 from kartosql.write.commit import commit
 from write.rivals import adding
 
@@ -132,13 +133,24 @@ def test_a_full_check_compares_footers_of_earlier_versions(con):
 
 def test_an_index_whose_footer_leaves_out_values_is_built_again(con):
     con.create_dataset("d", pa.table({"t": ["aaaa", "bbbb", "cccc"], "x": [1, 2, 3]}), index_columns=["t"])
-    key = list(con.store.list_below("d/indices/"))[0]
+    key = next(iter(con.store.list_below("d/indices/")))
     _change_footer(con, key, b"cccc", b"bbbb")
     assert problems(con, "d") == []
     assert problems(con, "d", full=True) == [("d", "index", "error", True)]
     con.check("d", full=True, repair=True)
     assert problems(con, "d", full=True) == [("d", "versions", "error", False)]  # which have the former index
     assert con.sql("SELECT x FROM d WHERE t = 'cccc'").rows() == [(3,)]
+
+
+def test_a_time_of_the_last_commit_that_is_not_that_of_the_history_is_named(con):
+    con.create_dataset("d", pa.table({"x": [1]}))
+    con.append_to_dataset("d", pa.table({"x": [2]}))
+    document = builders.read_document(con.store, "d")
+    text = json.dumps(document)
+    (_, entry) = read_entries(con.store, "d")
+    assert entry.time in text
+    builders.write_document(con.store, json.loads(text.replace(entry.time, entry.time.replace("20", "21", 1))))
+    assert ("d", "versions", "error", False) in problems(con, "d")
 
 
 def test_a_file_of_another_schema_is_named(cube):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 from decimal import Decimal
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.write.footer_statistics import misstatements
+from kartosql.parquet import footer_of
+from kartosql.write.footer_statistics import FooterStatistics
 
 VALUES = {
     "int8": pa.array([-3, 1, None], pa.int8()),
@@ -35,36 +36,38 @@ VALUES = {
 
 
 def _file(table, writer):
+    """Return the statistics of a file of a table, and its rows."""
+    path = f"{writer}.parquet"
     if writer == "duckdb":
         con = duckdb.connect()
         con.register("given", table)
-        path = f"{writer}.parquet"
         con.execute(f"COPY given TO '{path}' (FORMAT parquet)")
-        return pq.ParquetFile(path)
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return pq.ParquetFile(sink)
+    else:
+        pq.write_table(table, path)
+    return FooterStatistics(footer_of(Path(path).read_bytes())), pq.read_table(path)
 
 
 @pytest.mark.parametrize("writer", ["arrow", "duckdb"])
 @pytest.mark.parametrize("name", VALUES)
 def test_bounds_and_counts_are_those_of_the_rows(name, writer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    file = _file(pa.table({"a": VALUES[name]}), writer)
-    group, rows = file.metadata.row_group(0), file.read()
-    assert list(misstatements(group, rows)) == []
-    assert list(misstatements(group, rows.slice(0, 2))) == ["3 rows in place of 2", "1 NULLs in 'a' in place of 0"]
-    for at in (0, 1):  # of one value alone
-        values = VALUES[name].take(pa.array([at, at, 2]))
+    statistics, rows = _file(pa.table({"a": VALUES[name]}), writer)
+    assert list(statistics.misstatements(0, rows)) == []
+    assert list(statistics.misstatements(0, rows.slice(0, 2))) == [
+        "another number of rows",
+        "1 NULLs in place of 0 of 'a'",
+    ]
+    for at, said in enumerate(("a greatest value below one of 'a'", "a least value above one of 'a'")):
+        values = VALUES[name].take(pa.array([at, at, 2]))  # one value alone
         if name == "dictionary":  # whose values all count for Arrow
             values = values.dictionary_decode().dictionary_encode()
-        narrower = _file(pa.table({"a": values}), writer)
-        said = list(misstatements(narrower.metadata.row_group(0), rows))
-        assert said == ["bounds of 'a' that leave out some of its values"]
-        assert list(misstatements(group, narrower.read())) == []  # wider ones are none
+        narrower, some = _file(pa.table({"a": values}), writer)
+        assert set(narrower.misstatements(0, rows)) == {said}
+        assert list(statistics.misstatements(0, some)) == []  # wider ones are none
 
 
-def test_what_cannot_be_compared_is_nothing_that_is_wrong():
+def test_what_cannot_be_compared_is_nothing_that_is_wrong(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     table = pa.table(
         {
             "nan": [float("nan"), float("nan")],
@@ -73,7 +76,19 @@ def test_what_cannot_be_compared_is_nothing_that_is_wrong():
             "struct": [{"a": 1}, {"a": 2}],
             "half": pa.array([1.5, 2], pa.float16()),
             "zero": [0.0, -0.0],
+            "elapsed": pa.array([1, 2], pa.duration("s")),
         }
     )
-    file = _file(table, "arrow")
-    assert list(misstatements(file.metadata.row_group(0), file.read())) == []
+    statistics, rows = _file(table, "arrow")
+    assert list(statistics.misstatements(0, rows)) == []
+
+
+@pytest.mark.parametrize("field", [5, 6])
+def test_a_bound_that_stands_alone_counts(field, tmp_path, monkeypatch):
+    """As of two that each have a number of a field, one may take the number of the other."""
+    monkeypatch.chdir(tmp_path)
+    statistics, rows = _file(pa.table({"a": ["a", "b", "c"]}), "arrow")
+    told = statistics._groups[0][1][0][3][12]
+    told[field] = told[11 - field]
+    del told[11 - field]
+    assert len(list(statistics.misstatements(0, rows))) == 1

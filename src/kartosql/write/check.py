@@ -21,6 +21,7 @@ from kartosql.formats.kartothek.history import plain
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.kartothek.versions import Entry, entries_and_torn, read_entries
+from kartosql.parquet import DAMAGE, read_footer
 from kartosql.store import Store
 from kartosql.text.types import type_names
 from kartosql.write import indexing, removal
@@ -29,7 +30,7 @@ from kartosql.write.commit import commit
 from kartosql.write.datasets import ORIGINALS_REFUSE, checked_history
 from kartosql.write.document import Head, Identity, read_garbage, read_raw
 from kartosql.write.files import opened_parquet, pairs_of_files
-from kartosql.write.footer_statistics import misstatements
+from kartosql.write.footer_statistics import FooterStatistics
 from kartosql.write.history import KEPT, needed_keys
 from kartosql.write.indexing import StoredIndex
 from kartosql.write.recovery import complete_schemas, read_head
@@ -190,6 +191,10 @@ class _Dataset:
             yield self._finding(
                 "foreign-write", "warning", head.key, f"another program wrote the dataset{since}", repairable=True
             )
+        for entry in entries:
+            if identity is not None and entry.id == identity.id and entry.time != identity.time:
+                message = f"it says that its commit was at {identity.time}, and the history at {entry.time}"
+                yield self._finding("versions", "error", head.key, message)
         for one in lost(entries, identity, head.document.labels or ()):
             reason = one.reason or _missing(self.store, one)
             yield self._finding(
@@ -284,12 +289,23 @@ class _Dataset:
         """Return what is wrong with the pages or the footer of a file, None for nothing, or if it is gone."""
         try:
             with opened_parquet(self.store, key, page_checksum_verification=True) as file:
+                statistics = self._statistics(key)
                 for group in range(file.num_row_groups):
-                    for said in misstatements(file.metadata.row_group(group), file.read_row_group(group)):
+                    rows = file.read_row_group(group)
+                    if statistics is not None and (said := next(statistics.misstatements(group, rows), None)):
                         return _misstated(said)
         except FormatError as e:
             return None if e.code == "missing-file" else e.message
         return None
+
+    def _statistics(self, key: str) -> FooterStatistics | None:
+        """Return what the footer of a file says of its rows, None for footers that are unusual."""
+        size = self.store.size(key)
+        footer = read_footer(self.store, key, size) if size else None
+        try:
+            return FooterStatistics(footer) if footer is not None else None
+        except DAMAGE:
+            return None
 
     def _partitions(self, table: DatasetTable) -> Iterator[Finding]:
         try:
@@ -309,6 +325,7 @@ class _Dataset:
                 problems = tuple(self._schema(table, file.schema_arrow, key))
                 if problems:
                     return _Look(problems)
+                statistics = self._statistics(key) if self.full else None
                 uniques: dict[str, list[pa.Array]] = {column: [] for column in indexed}
                 cells, with_null, said = [], set(), list[str]()
                 for group in range(file.num_row_groups):
@@ -316,8 +333,8 @@ class _Dataset:
                     if wanted == []:
                         break
                     rows = file.read_row_group(group, wanted)
-                    if self.full:
-                        said += misstatements(file.metadata.row_group(group), rows)
+                    if statistics is not None:
+                        said += statistics.misstatements(group, rows)
                     for column in table.may_lack.difference(rows.column_names).intersection(indexed):
                         type_ = table.schema.field(column).type
                         rows = rows.append_column(column, pa.nulls(rows.num_rows, type_))

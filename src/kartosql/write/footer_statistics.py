@@ -5,71 +5,85 @@ Engines leave out row groups by the counts and bounds of footers, which have no 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+from kartosql.parquet import FooterLayout, Leaf, Reader, decoder, has_older_bounds, schema_bytes
+
+_ROWS, _GROUPS = 3, 4  # fields of FileMetaData
 
 
-def misstatements(group: pq.RowGroupMetaData, rows: pa.Table) -> Iterator[str]:
-    """Yield what the statistics of a row group say that its rows are not; bounds may be wider than the values."""
-    if group.num_rows != rows.num_rows:
-        yield f"{group.num_rows:,} rows in place of {rows.num_rows:,}"
-    for at in range(group.num_columns):
-        column = group.column(at)
-        place = rows.schema.get_field_index(column.path_in_schema)  # -1 for fields of nested columns, too
-        statistics = column.statistics if column.is_stats_set and place >= 0 else None
-        if statistics is None or pa.types.is_nested(rows.schema.field(place).type):
+class FooterStatistics:
+    """The statistics of one footer, each count and bound by itself: some readers take one without the other.
+
+    Raises what is in ``DAMAGE`` for footers that cannot be read so.
+    """
+
+    def __init__(self, footer: bytes) -> None:
+        self._layout = FooterLayout(schema_bytes(footer) or b"")
+        found = Reader(footer).struct()
+        self._groups = found[_GROUPS]
+        self._is_sum = found[_ROWS] == sum(group[3] for group in self._groups)
+
+    def misstatements(self, number: int, rows: pa.Table) -> Iterator[str]:
+        """Yield what is said of a row group that its rows are not; bounds may be wider than the values."""
+        group = self._groups[number]
+        if group[3] != rows.num_rows or not self._is_sum:
+            yield "another number of rows"
+        for chunk in group[1]:
+            meta = chunk[3]
+            place = rows.schema.get_field_index(meta[3][0].decode()) if len(meta[3]) == 1 else -1
+            if place >= 0 and 12 in meta:
+                try:
+                    leaf = self._layout.leaf(rows.column_names[place])
+                except ValueError:  # nested, or of two that differ in case
+                    continue
+                for said in _of_column(meta[12], leaf, rows.column(place)):
+                    yield f"{said} of {rows.column_names[place]!r}"
+
+
+def _of_column(statistics: dict[int, Any], leaf: Leaf, values: pa.ChunkedArray) -> Iterator[str]:
+    nulls = values.null_count
+    if leaf.definition and statistics.get(3, nulls) != nulls:
+        yield f"{statistics[3]:,} NULLs in place of {nulls:,}"
+    read, comparable = _comparable(leaf, values)
+    if read is None or len(comparable) == comparable.null_count:
+        return
+    ends = pc.min_max(comparable).as_py()
+    scale = comparable.type.scale if pa.types.is_decimal(comparable.type) else None
+    low, high = (int(v.scaleb(scale)) if scale is not None else v for v in (ends["min"], ends["max"]))
+    older = has_older_bounds(leaf)
+    for field, is_low in ((6, True), (2, True), (5, False), (1, False)):
+        if field not in statistics or (field < 3 and not older):
             continue
-        name, values = column.path_in_schema, rows.column(place)
-        if statistics.has_null_count and statistics.null_count != values.null_count:
-            yield f"{statistics.null_count:,} NULLs in {name!r} in place of {values.null_count:,}"
-        if statistics.has_min_max and not _contains(statistics, values):
-            yield f"bounds of {name!r} that leave out some of its values"
+        try:
+            bound = read(statistics[field])
+            if bound > low if is_low else bound < high:
+                yield f"{'a least value above one' if is_low else 'a greatest value below one'}"
+        except ValueError:  # NaN, and times of other years than those of the engines: no bound to them
+            continue
 
 
-def _contains(statistics: pq.Statistics, values: pa.ChunkedArray) -> bool:
-    """Return whether all values lie within the bounds, or it cannot be told."""
-    try:
-        low, high, comparable = _comparable(statistics, values)
-        found = pc.min_max(comparable.drop_null())
-        if not found["min"].is_valid:
-            return True
-        low, high = pa.scalar(low, comparable.type), pa.scalar(high, comparable.type)
-        return bool(pc.less_equal(low, found["min"]).as_py() and pc.greater_equal(high, found["max"]).as_py())
-    except (pa.ArrowException, ValueError, TypeError, ArithmeticError):
-        return True
-
-
-def _comparable(statistics: pq.Statistics, values: pa.ChunkedArray) -> tuple[Any, Any, pa.ChunkedArray]:
-    """Return the bounds, and the values as what these are: bytes for texts, integers for times."""
+def _comparable(leaf: Leaf, values: pa.ChunkedArray) -> tuple[Callable[[bytes], Any] | None, pa.ChunkedArray]:
+    """Return what reads bounds, None if nothing does, and the values as what these are: integers for times."""
+    types = pa.types
     if isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
-    if pa.types.is_dictionary(values.type):
+    if types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     type_ = values.type
-    if pa.types.is_temporal(type_):
-        logical = json.loads(statistics.logical_type.to_json())
-        unit = _UNITS.get(logical.get("timeUnit", ""), "")
-        if pa.types.is_timestamp(type_):
-            values = values.cast(pa.timestamp(unit, type_.tz)).cast(pa.int64())
-        elif pa.types.is_date(type_):
-            values = values.cast(pa.date32()).cast(pa.int32())
-        elif pa.types.is_duration(type_):
-            values = values.cast(pa.int64())
-        else:
-            values = values.cast(pa.time32("ms") if unit == "ms" else pa.time64(unit))
-            values = values.cast(pa.int32() if unit == "ms" else pa.int64())
-        return statistics.min_raw, statistics.max_raw, values
-    if pa.types.is_floating(type_):
+    if types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_):
+        return bytes, values.cast(pa.large_binary())
+    if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
+        return bytes, values.cast(pa.large_binary())
+    if types.is_integer(type_):  # any number of the width that is stored
+        return decoder(leaf, pa.uint64() if types.is_unsigned_integer(type_) else pa.int64()), values
+    read = decoder(leaf, type_, clock=None)
+    if types.is_temporal(type_):
+        values = values.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
+    elif types.is_floating(type_):
         values = values.filter(pc.invert(pc.is_nan(values)))
-        if statistics.min != statistics.min or statistics.max != statistics.max:  # NaN: no bounds to any reader
-            return None, None, values.slice(0, 0)
-    if statistics.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY") and not pa.types.is_decimal(type_):
-        return statistics.min_raw, statistics.max_raw, values.cast(pa.large_binary())
-    return statistics.min, statistics.max, values
+    return read, values

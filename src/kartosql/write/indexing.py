@@ -440,7 +440,7 @@ class StoredIndex:
             return call()
         except KeyError:
             raise self._invalid("it is missing") from None
-        except (pa.ArrowException, OSError) as e:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
             reraise(e, f"Cannot read {self._key!r}")
             raise self._invalid(f"it is torn or no Parquet file: {e}") from None
 

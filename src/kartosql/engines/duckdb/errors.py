@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import duckdb
 
@@ -49,6 +50,15 @@ _CASTS = [
     )
 ]
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Raise errors of DuckDB also where Python cannot read their text, which has bytes of a damaged file."""
+    try:
+        yield
+    except UnicodeDecodeError as e:
+        raise duckdb.InvalidInputException(e.object.decode(errors="replace")) from None
 
 
 def translate(

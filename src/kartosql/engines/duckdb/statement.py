@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kartosql import stopping
 from kartosql.engines.base import corrupt_file
-from kartosql.engines.duckdb.errors import translate
+from kartosql.engines.duckdb.errors import readable_errors, translate
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.lockdown import PIVOTED
 from kartosql.engines.duckdb.profile import DuckProfile
@@ -234,12 +234,12 @@ class EngineSession:
 
     def run(self, sql: str) -> None:
         """Execute our own statement."""
-        with stopping.running(self.interrupt):
+        with stopping.running(self.interrupt), readable_errors():
             self._connection.execute(sql)
 
     def rows(self, sql: str, parameters: Any = None) -> list[Any]:
         """Execute our own query and return its rows."""
-        with stopping.running(self.interrupt):
+        with stopping.running(self.interrupt), readable_errors():
             try:
                 return list(self._connection.execute(sql, parameters or None).fetchall())
             except BaseException:
@@ -321,7 +321,8 @@ class EngineSession:
     def errors(self, sql: str, edits: Sequence[Edit] = ()) -> Iterator[None]:
         """Turn DuckDB's errors into ours; ``edits`` made what is run of the user's ``sql``."""
         try:
-            yield
+            with readable_errors():
+                yield
         except KartosqlError as e:
             e.message = self.files.with_display_names(e.message)
             raise
@@ -336,7 +337,7 @@ class EngineSession:
         if self.instance.slots is not None:
             error = type(error)(self.instance.slots.with_paths(str(error)))
         found = translate(error, sql, self.files.key_in, edits)
-        if type(found) is ExecutionError and found.code == "query-failed":
+        if type(found) is ExecutionError and (found.code == "query-failed" or "Invalid unicode" in found.message):
             return self._damaged() or found
         return found
 
@@ -347,7 +348,8 @@ class EngineSession:
         for key in self.data_keys[:MAX_BLAMED]:
             stopping.check()
             try:
-                pq.read_table(pa.BufferReader(self.store.read(key)), partitioning=None)
+                # The names of its columns are read last, which may be no text.
+                _ = pq.read_table(pa.BufferReader(self.store.read(key)), partitioning=None).column_names
             except (pa.ArrowException, OSError, ValueError, KeyError) as e:
                 reraise(e, f"Cannot read {self.store.display_name(key)!r}")
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__

@@ -129,9 +129,12 @@ def _statistics_of_one(text: str | None, name: str, type_: pa.DataType) -> tuple
     except _BAD as e:
         reraise(e)
         return (None,) * 5
-    is_odd = (type(rows) is not int, type(nulls) is not int)
     bounds = (_value(lows, type_), _value(highs, type_))
-    return None if is_odd[0] else rows, tight if tight in (True, False) else None, *bounds, None if is_odd[1] else nulls
+    return _count(rows), tight if tight in (True, False) else None, *bounds, _count(nulls)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 1 << 63 else None
 
 
 def _value(value: Any, type_: pa.DataType) -> Any:
