@@ -63,6 +63,7 @@ def _decoders() -> dict[str, Decode]:
     from kartosql.formats.xskipper import bloom, java, segment
     from kartosql.sql import parse
     from kartosql.store import Store
+    from kartosql.write.footer_statistics import FooterStatistics
 
     store = Store("memory://fuzz")
 
@@ -79,6 +80,9 @@ def _decoders() -> dict[str, Decode]:
                 for type_ in (pa.int64(), pa.string(), pa.timestamp("us")):
                     layout.bounds(data, name, type_)  # type: ignore[union-attr]
         parquet.column_sizes(data)
+        rows = pa.table({"s": ["s1", None], "n": [3, 4]})
+        with contextlib.suppress(*parquet.DAMAGE):
+            list(FooterStatistics(data).misstatements(0, rows))
 
     def delta(data: bytes) -> None:
         store.fs.pipe_file(store.path(f"{log.LOG}/{0:020}.json"), data)

@@ -5,13 +5,14 @@ Engines leave out row groups by the counts and bounds of footers, which have no 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.parquet import FooterLayout, Leaf, Reader, decoder, has_older_bounds, schema_bytes
+from kartosql.parquet import DAMAGE, FooterLayout, Leaf, Reader, decoder, has_older_bounds, schema_bytes
 
 _ROWS, _GROUPS = 3, 4  # fields of FileMetaData
 
@@ -30,19 +31,25 @@ class FooterStatistics:
 
     def misstatements(self, number: int, rows: pa.Table) -> Iterator[str]:
         """Yield what is said of a row group that its rows are not; bounds may be wider than the values."""
-        group = self._groups[number]
-        if group[3] != rows.num_rows or not self._is_sum:
-            yield "another number of rows"
-        for chunk in group[1]:
-            meta = chunk[3]
-            place = rows.schema.get_field_index(meta[3][0].decode()) if len(meta[3]) == 1 else -1
-            if place >= 0 and 12 in meta:
-                try:
-                    leaf = self._layout.leaf(rows.column_names[place])
-                except ValueError:  # nested, or of two that differ in case
-                    continue
-                for said in _of_column(meta[12], leaf, rows.column(place)):
+        try:
+            group = self._groups[number]
+            if group[3] != rows.num_rows or not self._is_sum:
+                yield "another number of rows"
+            for chunk in group[1]:
+                meta = chunk[3]
+                place = rows.schema.get_field_index(meta[3][0].decode()) if len(meta[3]) == 1 else -1
+                leaf = self._leaf(rows.column_names[place]) if place >= 0 and 12 in meta else None
+                for said in _of_column(meta[12], leaf, rows.column(place)) if leaf is not None else ():
                     yield f"{said} of {rows.column_names[place]!r}"
+        except DAMAGE:
+            yield "what cannot be read"
+
+    def _leaf(self, column: str) -> Leaf | None:
+        """Return the leaf of a column, None for nested ones and those of which another one differs in case only."""
+        try:
+            return self._layout.leaf(column)
+        except ValueError:
+            return None
 
 
 def _of_column(statistics: dict[int, Any], leaf: Leaf, values: pa.ChunkedArray) -> Iterator[str]:
@@ -57,14 +64,10 @@ def _of_column(statistics: dict[int, Any], leaf: Leaf, values: pa.ChunkedArray) 
     low, high = (int(v.scaleb(scale)) if scale is not None else v for v in (ends["min"], ends["max"]))
     older = has_older_bounds(leaf)
     for field, is_low in ((6, True), (2, True), (5, False), (1, False)):
-        if field not in statistics or (field < 3 and not older):
-            continue
-        try:
-            bound = read(statistics[field])
-            if bound > low if is_low else bound < high:
-                yield f"{'a least value above one' if is_low else 'a greatest value below one'}"
-        except ValueError:  # NaN, and times of other years than those of the engines: no bound to them
-            continue
+        raw = statistics.get(field) if field > 2 or older else None
+        with contextlib.suppress(ValueError):  # NaN, and times that engines do not know: no bounds to them
+            if isinstance(raw, bytes) and (read(raw) > low if is_low else read(raw) < high):
+                yield "a least value above one" if is_low else "a greatest value below one"
 
 
 def _comparable(leaf: Leaf, values: pa.ChunkedArray) -> tuple[Callable[[bytes], Any] | None, pa.ChunkedArray]:
