@@ -88,7 +88,11 @@ def test_a_bound_that_stands_alone_counts(field, tmp_path, monkeypatch):
     """As of two that each have a number of a field, one may take the number of the other."""
     monkeypatch.chdir(tmp_path)
     statistics, rows = _file(pa.table({"a": ["a", "b", "c"]}), "arrow")
-    told = statistics._groups[0][1][0][3][12]
+    told = statistics._found[4][0][1][0][3][12]
     told[field] = told[11 - field]
     del told[11 - field]
     assert len(list(statistics.misstatements(0, rows))) == 1
+
+
+def test_a_footer_that_others_may_read_in_some_way_is_told():
+    assert list(FooterStatistics(b"\x15").misstatements(0, pa.table({"a": [1]}))) == ["what cannot be read"]

@@ -21,7 +21,7 @@ from kartosql.formats.kartothek.history import plain
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.kartothek.versions import Entry, entries_and_torn, read_entries
-from kartosql.parquet import DAMAGE, read_footer
+from kartosql.parquet import read_footer
 from kartosql.store import Store
 from kartosql.text.types import type_names
 from kartosql.write import indexing, removal
@@ -292,20 +292,15 @@ class _Dataset:
                 statistics = self._statistics(key)
                 for group in range(file.num_row_groups):
                     rows = file.read_row_group(group)
-                    if statistics is not None and (said := next(statistics.misstatements(group, rows), None)):
+                    if said := next(statistics.misstatements(group, rows), None):
                         return _misstated(said)
         except FormatError as e:
             return None if e.code == "missing-file" else e.message
         return None
 
-    def _statistics(self, key: str) -> FooterStatistics | None:
-        """Return what the footer of a file says of its rows, None for footers that are unusual."""
+    def _statistics(self, key: str) -> FooterStatistics:
         size = self.store.size(key)
-        footer = read_footer(self.store, key, size) if size else None
-        try:
-            return FooterStatistics(footer) if footer is not None else None
-        except DAMAGE:
-            return None
+        return FooterStatistics((read_footer(self.store, key, size) if size else None) or b"")
 
     def _partitions(self, table: DatasetTable) -> Iterator[Finding]:
         try:

@@ -12,28 +12,35 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kartosql.memo import memoized
 from kartosql.parquet import DAMAGE, FooterLayout, Leaf, Reader, decoder, has_older_bounds, schema_bytes
 
 _ROWS, _GROUPS = 3, 4  # fields of FileMetaData
 
 
 class FooterStatistics:
-    """The statistics of one footer, each count and bound by itself: some readers take one without the other.
-
-    Raises what is in ``DAMAGE`` for footers that cannot be read so.
-    """
+    """The statistics of one footer, each count and bound by itself: some readers take one without the other."""
 
     def __init__(self, footer: bytes) -> None:
-        self._layout = FooterLayout(schema_bytes(footer) or b"")
-        found = Reader(footer).struct()
-        self._groups = found[_GROUPS]
-        self._is_sum = found[_ROWS] == sum(group[3] for group in self._groups)
+        self._footer = footer
+
+    @memoized
+    def _layout(self) -> FooterLayout:
+        return FooterLayout(schema_bytes(self._footer) or b"")
+
+    @memoized
+    def _found(self) -> dict[int, Any]:
+        return Reader(self._footer).struct()
 
     def misstatements(self, number: int, rows: pa.Table) -> Iterator[str]:
-        """Yield what is said of a row group that its rows are not; bounds may be wider than the values."""
+        """Yield what is said of a row group that its rows are not; bounds may be wider than the values.
+
+        What cannot be read, which other readers may read in some way, is one as well.
+        """
         try:
-            group = self._groups[number]
-            if group[3] != rows.num_rows or not self._is_sum:
+            groups = self._found[_GROUPS]
+            group, counted = groups[number], sum(group[3] for group in groups)
+            if group[3] != rows.num_rows or counted != self._found[_ROWS]:
                 yield "another number of rows"
             for chunk in group[1]:
                 meta = chunk[3]
