@@ -30,7 +30,7 @@ VALUES = {
     "time": pa.array([1, 2, None], pa.time64("us")),
     "time32": pa.array([1, 2, None], pa.time32("s")),
     "decimal": pa.array([Decimal("-5.00"), Decimal("1.23"), None], pa.decimal128(5, 2)),
-    "decimal38": pa.array([Decimal("-5.00"), Decimal("1.23"), None], pa.decimal128(38, 2)),
+    "decimal38": pa.array([Decimal(f"-{'7' * 35}1.00"), Decimal(f"{'7' * 35}1.01"), None], pa.decimal128(38, 2)),
     "dictionary": pa.array(["a", "b", None]).dictionary_encode(),
 }
 

@@ -21,7 +21,7 @@ from kartosql.formats.kartothek.history import plain
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.kartothek.versions import Entry, entries_and_torn, read_entries
-from kartosql.parquet import read_footer
+from kartosql.parquet import footer_of, read_footer
 from kartosql.store import Store
 from kartosql.text.types import type_names
 from kartosql.write import indexing, removal
@@ -300,7 +300,8 @@ class _Dataset:
 
     def _statistics(self, key: str) -> FooterStatistics:
         size = self.store.size(key)
-        return FooterStatistics((read_footer(self.store, key, size) if size else None) or b"")
+        footer = footer_of(self.store.read(key)) if size is None else read_footer(self.store, key, size)
+        return FooterStatistics(footer or b"")
 
     def _partitions(self, table: DatasetTable) -> Iterator[Finding]:
         try:

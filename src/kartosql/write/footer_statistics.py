@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -67,13 +68,11 @@ def _of_column(statistics: dict[int, Any], leaf: Leaf, values: pa.ChunkedArray) 
     if read is None or len(comparable) == comparable.null_count:
         return
     ends = pc.min_max(comparable).as_py()
-    scale = comparable.type.scale if pa.types.is_decimal(comparable.type) else None
-    low, high = (int(v.scaleb(scale)) if scale is not None else v for v in (ends["min"], ends["max"]))
     older = has_older_bounds(leaf)
     for field, is_low in ((6, True), (2, True), (5, False), (1, False)):
         raw = statistics.get(field) if field > 2 or older else None
         with contextlib.suppress(ValueError):  # NaN, and times that engines do not know: no bounds to them
-            if isinstance(raw, bytes) and (read(raw) > low if is_low else read(raw) < high):
+            if isinstance(raw, bytes) and (read(raw) > ends["min"] if is_low else read(raw) < ends["max"]):
                 yield "a least value above one" if is_low else "a greatest value below one"
 
 
@@ -92,8 +91,12 @@ def _comparable(leaf: Leaf, values: pa.ChunkedArray) -> tuple[Callable[[bytes], 
     if types.is_integer(type_):  # any number of the width that is stored
         return decoder(leaf, pa.uint64() if types.is_unsigned_integer(type_) else pa.int64()), values
     read = decoder(leaf, type_, clock=None)
+    if read is None:
+        return None, values
     if types.is_temporal(type_):
         values = values.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
     elif types.is_floating(type_):
         values = values.filter(pc.invert(pc.is_nan(values)))
+    elif types.is_decimal(type_):  # exactly: arithmetic of decimals rounds
+        return lambda raw: Decimal(f"{read(raw)}E{-type_.scale}"), values
     return read, values
