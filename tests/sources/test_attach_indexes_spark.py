@@ -14,7 +14,7 @@ from test_lake_indexes import Iceberg
 
 import kartosql
 from delta_tables import DeltaTable, column
-from kartosql.errors import KartosqlError, UsageError
+from kartosql.errors import KartosqlError
 
 NAN = float("nan")
 INDEXED = ["k", "s", "f"]
@@ -128,17 +128,28 @@ def test_values_of_all_types_are_keys_as_one_machine_has_them(spark, tmp_path):
     assert kept(tmp_path / "one") == kept(tmp_path / "many")
 
 
-def test_files_that_are_gone_or_no_parquet_are_named(spark, tmp_path):
+def test_csv_files_are_indexed_without_executors(spark, tmp_path):
     (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "1.csv").write_text("k\n1\n")
+    for n in range(3):
+        (tmp_path / "c" / f"{n}.csv").write_text(f"k;d\n{n};{n},5\n")
+    for name, session in (("one", None), ("many", spark)):
+        (tmp_path / name).mkdir()
+        with kartosql.connect(tmp_path / name) as con:
+            con.attach(tmp_path / "c", "c", type="csv", decimal_separator=",")
+            con.create_index("c", "k", spark=session)
+            con.create_skipping_index("c", minmax="d", spark=session)
+            con.refresh_skipping_index("c", spark=session)
+            for where in ("k = 1", "d = 1.5"):
+                query = con.sql(f"SELECT k, d FROM c WHERE {where}")
+                assert query.rows() == [(1, 1.5)]
+                assert len(query.explain().to_dict()["scans"][0]["datasets"][0]["files"]) == 1
+    assert kept(tmp_path / "one") == kept(tmp_path / "many")
+
+
+def test_files_that_are_gone_are_named(spark, tmp_path):
     url, options = delta(tmp_path)
     (tmp_path / "store").mkdir()
     with kartosql.connect(tmp_path / "store") as con:
-        con.attach(tmp_path / "c", "c", type="csv")
-        for change in ("create_index", "create_skipping_index"):
-            columns = {"columns": "k"} if change == "create_index" else {"minmax": "k"}
-            with pytest.raises(UsageError, match="Parquet files only"):
-                getattr(con, change)("c", **columns, spark=spark)
         con.attach(url, "t", **options)
         min(Path(url).glob("*.parquet")).unlink()
         for call in (

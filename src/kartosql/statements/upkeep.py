@@ -42,6 +42,7 @@ from kartosql.write.files import collect_stats
 from kartosql.write.history import Retention
 from kartosql.write.layout import columns_of
 from kartosql.write.odf import check_empty, write_chain, write_dataset
+from kartosql.write.operation import Operation
 
 _TIME, _FLAG = pa.timestamp("us", "UTC"), pa.bool_()
 _GARBAGE = {"key": TEXT, "bytes": COUNT, "since": _TIME, "due": _TIME, "removed": _FLAG}
@@ -189,7 +190,7 @@ def change_index(
     """Build or drop inverted indices of a dataset or of what is attached; see Connection.create_index."""
     operation = session.operation("drop_index" if drop else "create_index", spark=spark)
     hint = "Inverted indices are for datasets, and for folders and lake tables that are attached."
-    if (indexes := _part_of_attached(session, table, "file_indexes", hint, operation.spark)) is None:
+    if (indexes := _part_of_attached(session, table, "file_indexes", hint, operation)) is None:
         if drop:
             return datasets.drop_index(operation, table, columns)
         return datasets.create_index(operation, table, columns)
@@ -261,13 +262,16 @@ def _spec(index: ws.Skip, text: str) -> IndexSpec:
     return IndexSpec(kind.name, spelled(index.column), **found)
 
 
-def _part_of_attached(session: Session, name: str, part: str, hint: str, spark: Any = None) -> Any:
-    """Return what an attachment has of indexes, as its attribute ``part``; None if nothing is attached as ``name``."""
+def _part_of_attached(session: Session, name: str, part: str, hint: str, operation: Operation) -> Any:
+    """Return what an attachment has of indexes, as its attribute ``part``; None if nothing is attached as ``name``.
+
+    Executors have no part in an ``operation`` on CSV: readers of CSV differ, so DuckDB reads it here, as for SELECT.
+    """
     found = session.attachments.find((name,)) if session.attached is not None and isinstance(name, str) else None
     if found is None:
         return None
-    if spark is not None and not getattr(found, "has_footers", True):
-        raise UsageError(f"{name!r}: Spark indexes Parquet files only.", hint="Leave out spark=.")
+    if not getattr(found, "has_footers", True):
+        operation.spark = None
     if (indexes := getattr(found, part, None)) is None:
         message = f"{name!r} is attached, and what is attached can only be read."
         raise UsageError(message, code="unknown-table", hint=hint)
@@ -281,7 +285,7 @@ def change_skipping_index(
     name, given = f"{change}_skipping_index", () if specs is None else (specs,)
     operation = session.operation(name, spark=spark)
     hint = "Skipping indexes are for datasets, and for folders and lake tables that are attached."
-    if (attached := _part_of_attached(session, table, "skipping_indexes", hint, operation.spark)) is not None:
+    if (attached := _part_of_attached(session, table, "skipping_indexes", hint, operation)) is not None:
         return getattr(attached(operation.spark), change)(*given)  # type: ignore[no-any-return]
     if datasets := skipping.of_datasets(operation.snapshot, table, specs):
         return {
