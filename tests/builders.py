@@ -113,6 +113,14 @@ def parquet(table: pa.Table | Mapping[str, Any], **options: Any) -> bytes:
     return bytes(sink.getvalue())
 
 
+def change_footer(store: Store, key: str, old: bytes, new: bytes) -> None:
+    """Replace bytes in the footer of a Parquet file, of which there are as many, and not in its pages."""
+    data = store.read(key)
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert old in data[end:]
+    store.put(key, data[:end] + data[end:].replace(old, new))
+
+
 def read_parquet(store: Store, key: str) -> pa.Table:
     return pq.ParquetFile(pa.BufferReader(store.read(key))).read()
 

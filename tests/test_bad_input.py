@@ -112,12 +112,8 @@ def test_a_data_file_whose_pages_are_damaged(cube):
 
 def _change_name(cube, key, name):
     """Let a bit flip in each name of a column in the footer, which is no UTF-8 then."""
-    data = cube.read(key)
-    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    field = bytes([0x18, len(name)]) + name
-    assert field in data[end:]
-    damaged = bytes([0x18, len(name)]) + name[:-1] + bytes([name[-1] ^ 0x80])
-    cube.put(key, data[:end] + data[end:].replace(field, damaged))
+    head = bytes([0x18, len(name)])
+    builders.change_footer(cube, key, head + name, head + name[:-1] + bytes([name[-1] ^ 0x80]))
 
 
 def test_a_data_file_with_a_name_that_is_no_text(cube):

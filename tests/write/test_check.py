@@ -104,18 +104,10 @@ def test_a_full_check_reads_files_that_only_earlier_versions_have(con):
     assert problems(con, "d", full=True) == []
 
 
-def _change_footer(con, key, old, new):
-    """Change the bounds in the footer of a file, not the pages."""
-    data = con.store.read(key)
-    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    assert old in data[end:]
-    con.store.put(key, data[:end] + data[end:].replace(old, new))
-
-
 def test_only_a_full_check_compares_what_footers_say_with_rows(con):
     con.create_dataset("d", pa.table({"t": ["aaaa", "bbbb", "cccc"], "x": [1, 2, 3]}))
     key = first_file(con, "d")
-    _change_footer(con, key, b"aaaa", b"bbbb")
+    builders.change_footer(con.store, key, b"aaaa", b"bbbb")
     assert con.sql("SELECT x FROM d WHERE t = 'aaaa'").rows() == []  # as any engine has it
     assert problems(con, "d") == []
     (found,) = con.check("d", full=True)
@@ -127,14 +119,14 @@ def test_a_full_check_compares_footers_of_earlier_versions(con):
     con.create_dataset("d", pa.table({"t": ["aaaa", "bbbb", "cccc"], "x": [1, 2, 3]}))
     key = first_file(con, "d")
     con.sql("DELETE FROM d WHERE x = 2")
-    _change_footer(con, key, b"cccc", b"bbbb")
+    builders.change_footer(con.store, key, b"cccc", b"bbbb")
     assert problems(con, "d", full=True) == [("d", "versions", "error", False)]
 
 
 def test_an_index_whose_footer_leaves_out_values_is_built_again(con):
     con.create_dataset("d", pa.table({"t": ["aaaa", "bbbb", "cccc"], "x": [1, 2, 3]}), index_columns=["t"])
     key = next(iter(con.store.list_below("d/indices/")))
-    _change_footer(con, key, b"cccc", b"bbbb")
+    builders.change_footer(con.store, key, b"cccc", b"bbbb")
     assert problems(con, "d") == []
     assert problems(con, "d", full=True) == [("d", "index", "error", True)]
     con.check("d", full=True, repair=True)

@@ -391,10 +391,12 @@ class _Dataset:
         if not is_whole:
             return  # of files that cannot be read nobody knows the values
         missing, wrong = _differences([stored], values)
-        message = self._unreadable(index.key) if self.full else None
+        message: str | None = None
         if missing or wrong:
             message = f"the index of {index.column!r} lacks {missing:,} pairs of value and partition"
             message += f", and has {wrong:,} that no file holds"
+        elif self.full:
+            message = self._unreadable(index.key)
         if message is not None:
             yield self._finding("index", "error", index.key, message, repairable=True, detail=index.column)
 

@@ -33,15 +33,19 @@ class FooterStatistics:
     def _found(self) -> dict[int, Any]:
         return Reader(self._footer).struct()
 
+    @memoized
+    def _is_sum(self) -> bool:
+        """Whether the number of all rows is that of the rows of all groups."""
+        return bool(sum(group[3] for group in self._found[_GROUPS]) == self._found[_ROWS])
+
     def misstatements(self, number: int, rows: pa.Table) -> Iterator[str]:
         """Yield what is said of a row group that its rows are not; bounds may be wider than the values.
 
         What cannot be read, which other readers may read in some way, is one as well.
         """
         try:
-            groups = self._found[_GROUPS]
-            group, counted = groups[number], sum(group[3] for group in groups)
-            if group[3] != rows.num_rows or counted != self._found[_ROWS]:
+            group = self._found[_GROUPS][number]
+            if group[3] != rows.num_rows or not self._is_sum:
                 yield "another number of rows"
             for chunk in group[1]:
                 meta = chunk[3]
