@@ -361,11 +361,9 @@ class Answer(NamedTuple):
 
 
 def _answer(plain: Any, sql: str) -> Answer:
-    done = plain.execute(sql)
-    done.fetchall()
-    columns = done.description
-    table = _exact(plain.sql(sql)).to_arrow_table()  # as text what Arrow does not hold
-    return Answer([c[0] for c in columns], [str(c[1]) for c in columns], table)
+    found = plain.sql(sql)
+    table = _exact(found).to_arrow_table()  # as text what Arrow does not hold
+    return Answer(found.columns, [*map(str, found.types)], table)
 
 
 def _follows_from_order(plain: Any, sql: str, wanted: Answer) -> bool:

@@ -16,10 +16,10 @@ from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
+from kartosql.sql.interpreted import DuckDBParser
 from kartosql.sql.statements import Select, Statement
 from kartosql.text.constants import differ_in_constants_only, is_constant, mask, masked
 
