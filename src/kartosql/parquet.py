@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
@@ -135,6 +136,8 @@ ROWS_FOLLOW, GROUPS_FOLLOW = 0x16, 0x19  # the next field is a number of 64 bits
 _BOUNDS = (1, 2, 5, 6)  # fields of Statistics
 _SHORT_TEXT = 32  # bytes; writers that cut texts in statistics keep at least so many
 _BOOLEAN, _INT32, _INT64, _FLOAT, _DOUBLE, _BYTE_ARRAY, _FIXED = 0, 1, 2, 4, 5, 6, 7  # physical types
+# The largest finite numbers: Arrow up to version 24 says one of them of rows that are infinite or NaN, beside infinity.
+_LARGEST = {_FLOAT: frozenset([(2 - 2.0**-23) * 2.0**127]), _DOUBLE: frozenset([sys.float_info.max])}
 _PHYSICAL = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _LENGTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, _BYTE_ARRAY: None}  # of values, by physical type
 _UTF8, _DATE, _DECIMAL, _TIME_MILLIS, _TIME_MICROS, _MILLIS, _MICROS = 0, 6, 5, 7, 8, 9, 10  # converted types
@@ -227,6 +230,8 @@ def group_bounds(meta: dict[int, Any], leaf: Leaf, decode: Callable[[bytes], Any
     said = stats.get(7), stats.get(8)
     may_be_cut = isinstance(least, str) and _is_long(least, greatest)
     exact = said == (True, True) or not (False in said or may_be_cut)
+    if leaf.physical in _LARGEST and not _LARGEST[leaf.physical].isdisjoint((abs(least), abs(greatest))):
+        exact = False
     return GroupBounds(least, greatest, exact, nulls, rows)
 
 

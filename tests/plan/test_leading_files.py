@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
+import math
 import random
+import struct
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import kartosql
 import kartosql.query
+from builders import change_footer
 from kartosql.plan.prune import prune
 from kartosql.store import Store
 from written import write_dataset
@@ -113,6 +118,34 @@ def test_extremes_are_those_over_all_files(connection, monkeypatch, column):
     _agrees(connection, monkeypatch, f"{sql} WHERE p > 200")
     _agrees(connection, monkeypatch, f"SELECT h, count(*), max({column}) FROM t WHERE p > 8 GROUP BY h ORDER BY h")
     _agrees(connection, monkeypatch, f"SELECT h, count(*), min({column}) FROM t GROUP BY h HAVING h > 0 ORDER BY h")
+
+
+@pytest.mark.parametrize(("type_", "code"), [(pa.float32(), "<f"), (pa.float64(), "<d")])
+def test_a_row_group_of_infinities_has_no_finite_number(tmp_path, monkeypatch, type_, code):
+    """Arrow up to version 24 says the largest finite number for one bound of them, which no row has."""
+    store, signs = Store(str(tmp_path)), [-1, -1, *[1] * (FILES - 2)]
+    infinite, n = [sign * math.inf for sign in signs], [*range(FILES)]
+    write_dataset(store, "t", pa.table({"p": n, "n": n, "x": pa.array(infinite, type_)}), partition_on="p")
+    finite = {-1: np.finfo(type_.to_pandas_dtype()).min, 1: np.finfo(type_.to_pandas_dtype()).max}
+    for key, sign in ((key, signs[int(key.split("/p=")[1].split("/")[0])]) for key in _files(store, "t")):
+        own, other = (struct.pack(code, number) for number in (sign * math.inf, finite[sign]))
+        length = bytes([len(own)])
+        high, low = (own, other) if sign > 0 else (other, own)
+        # The fields max_value and min_value, one behind the other.
+        change_footer(
+            store,
+            key,
+            b"\x28" + length + own + b"\x18" + length + own,
+            b"\x28" + length + high + b"\x18" + length + low,
+        )
+    with kartosql.connect(store.url) as made:
+        assert made.sql("SELECT x, n FROM t ORDER BY x, n LIMIT 2").rows() == [(-math.inf, 0), (-math.inf, 1)]
+        for limit, by in itertools.product(range(1, 6), ("x", "x DESC", "x NULLS FIRST")):
+            _agrees(made, monkeypatch, f"SELECT x, n FROM t ORDER BY {by}, n LIMIT {limit}")
+            _agrees(made, monkeypatch, f"SELECT x, n FROM t WHERE p > 1 ORDER BY {by}, n LIMIT {limit}")
+        for text in ("x = 'inf'", "x < '-1e300'", "x > 0", f"x >= {finite[1]}", "x < 'inf'"):
+            _agrees(made, monkeypatch, f"SELECT x, n FROM t WHERE {text} ORDER BY n")
+        assert made.sql("CHECK t FULL").rows() == []
 
 
 @pytest.mark.process

@@ -210,7 +210,7 @@ def test_files_that_lack_a_column_are_read_as_their_table_says(processes, tmp_pa
 
 
 def _entries(processes: Processes) -> list[Path]:
-    return sorted(Path(processes.cache).glob("file-statistics-*"))
+    return sorted(Path(processes.cache).glob(f"{kept_statistics._KIND}-*"))
 
 
 @pytest.mark.parametrize("damage", range(6))
@@ -253,7 +253,7 @@ def test_entries_that_somebody_made_up_are_none(processes, type_, changes):
             column = getattr(bounds, name)
             column.append(value if isinstance(column, list) else type(column)(column.typecode, [value])[0])
         buffers = kept_statistics._buffers([*kept._names.values()], bounds)
-        kept._cache.put("file-statistics", kept._of("v"), buffers)
+        kept._cache.put(kept_statistics._KIND, kept._of("v"), buffers)
         known = statistics.TableStatistics(table)
         kept.recall(known, ["v"])
         found = known.column("v")
@@ -268,14 +268,14 @@ def test_entries_with_other_numbers_of_values_are_none(processes):
     stamps = dict(enumerate(processes.store.stamps(table.files).values()))
     cache = UserCache(processes.cache)
     kept = KeptStatistics(cache, processes.store.local_path("t/"), table, stamps)
-    good = cache.get("file-statistics", kept._of("v"))
+    good = cache.get(kept_statistics._KIND, kept._of("v"))
     assert good is not None
     for at in range(1, len(good)):
         for wrong in (good[at][:-1], bytes(good[at]) + b"\0" * 8, b""):
             if len(wrong) == len(good[at]) or not len(good[at]):
                 continue
             buffers = [*map(bytes, good[1:at]), bytes(wrong), *map(bytes, good[at + 1 :])]
-            cache.put("file-statistics", kept._of("v"), [kept_statistics._checksum(buffers), *buffers])
+            cache.put(kept_statistics._KIND, kept._of("v"), [kept_statistics._checksum(buffers), *buffers])
             known = statistics.TableStatistics(table)
             kept.recall(known, ["v"])
             found = known.column("v")

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def _server(store: str, folder: Path) -> Any:
     command = [sys.executable, "-m", "kartosql", "serve", store, "--timeout", "300", "--token-file", str(tokens)]
     with subprocess.Popen([*command, "--workers", "2"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = dict(line.split() for line in iter(process.stdout.readline, "ready\n") if line)
+        lines = dict(line.split() for line in takewhile("ready\n".__ne__, process.stdout))
         try:
             yield process.pid, lines["http"]
         finally:

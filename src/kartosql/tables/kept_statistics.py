@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kartosql.tables.table import FileTable
     from kartosql.user_cache import UserCache
 
-_KIND = "file-statistics"
+_KIND = "file-statistics-2"  # the former ones took bounds of infinities for exact
 _STAMP = struct.Struct("<QQqqq")
 _UNSOUND = (ValueError, TypeError, OverflowError, struct.error, pa.ArrowException)
 
