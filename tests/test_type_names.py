@@ -109,6 +109,7 @@ STATEMENTS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_statements_name_types_as_sql_does(con, statement):
     found = text_of(con, statement)

@@ -131,13 +131,8 @@ def test_a_row_group_of_infinities_has_no_finite_number(tmp_path, monkeypatch, t
         own, other = (struct.pack(code, number) for number in (sign * math.inf, finite[sign]))
         length = bytes([len(own)])
         high, low = (own, other) if sign > 0 else (other, own)
-        # The fields max_value and min_value, one behind the other.
-        change_footer(
-            store,
-            key,
-            b"\x28" + length + own + b"\x18" + length + own,
-            b"\x28" + length + high + b"\x18" + length + low,
-        )
+        was, new = (b"\x28" + length + max_ + b"\x18" + length + min_ for max_, min_ in ((own, own), (high, low)))
+        change_footer(store, key, was, new)  # max_value and min_value, one behind the other
     with kartosql.connect(store.url) as made:
         assert made.sql("SELECT x, n FROM t ORDER BY x, n LIMIT 2").rows() == [(-math.inf, 0), (-math.inf, 1)]
         for limit, by in itertools.product(range(1, 6), ("x", "x DESC", "x NULLS FIRST")):

@@ -734,6 +734,7 @@ def test_the_end_waits_for_answers_no_longer_than_statements_may_take(is_done, m
     assert left == ([] if is_done else [(os._exit, 0)])
 
 
+@pytest.mark.process
 def test_a_store_that_goes_away_is_an_error_and_answers_when_it_is_back(tmp_path):
     (tmp_path / "s").mkdir()
     with kartosql.connect(tmp_path / "s") as con:

@@ -47,7 +47,9 @@ from pyiceberg.types import (
 )
 
 import kartosql
+from builders import change_footer
 from kartosql.errors import KartosqlError
+from kartosql.store import Store
 
 NAN = float("nan")
 A_S = Schema(NestedField(1, "a", LongType()), NestedField(2, "s", StringType()), schema_id=0)
@@ -511,6 +513,24 @@ def test_the_metadata_file_that_counts(tmp_path):
         with pytest.raises(KartosqlError) as e:
             newest(names, hint, "f")
         assert e.value.code in ("no-files", "iceberg-invalid-metadata")
+
+
+def test_times_that_older_versions_of_arrow_noted_with_a_zone_have_none(con, catalog):
+    times = [dt.time(hour, 2, 3, 4) for hour in range(3)]
+    table = catalog.create_table("n.t", pa.schema({"t": pa.time64("us"), "r": pa.struct({"u": pa.time64("us")})}))
+    for time in times:
+        table.append(pa.table({"t": [time], "r": [{"u": time}]}, schema=table.schema().as_arrow()))
+    data = f"{root_of(table)}/data"
+    for name in os.listdir(data):
+        change_footer(Store(data), name, b"\x7c\x12\x1c", b"\x7c\x11\x1c")  # TIME is adjusted to UTC
+    con.attach(f"{data}/{name}", "f")
+    assert con.sql("SELECT typeof(t), typeof(r.u) FROM f").rows() == [("TIME WITH TIME ZONE",) * 2]
+    con.attach(root_of(table), "t", type="iceberg")
+    assert con.sql("SELECT DISTINCT typeof(t), typeof(r.u) FROM t").rows() == [("TIME",) * 2]
+    conditions = {"t > '02:00:00'": times[2:], "t = '01:02:03.000004'": times[1:2], "r.u < '01:30:00'": times[:2]}
+    for where, expected in {"true": times, **conditions}.items():
+        asked = f"SELECT t, r.u FROM t WHERE {where} ORDER BY t"
+        assert con.sql(asked).rows() == [(time, time) for time in expected]
 
 
 def test_types_are_those_of_the_files(con, catalog):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql.errors import LimitError, UsageError
-from kartosql.write.inputs import PIECE_BYTES, open_rows
+from kartosql.write.inputs import PIECE_BYTES, converted, open_rows
 
 TABLE = pa.table({"x": [1, 2, 3], "v": ["a", None, "c"]})
 
@@ -293,3 +293,9 @@ def test_torn_values_are_refused_before_they_are_used():
         read(open_rows(pa.table({"x": torn}), "seed"))
     with pytest.raises(UsageError, match="cannot be read"):
         open_rows(pa.table({"x": torn}), "seed").columns(["x"])
+
+
+def test_times_within_rows_that_no_python_has_are_refused():
+    far = pa.StructArray.from_arrays([pa.array([0, 1 << 62], pa.timestamp("s"))], ["t"])
+    with pytest.raises(ValueError, match="a value in row 2"):
+        converted(pa.chunked_array([far]), pa.struct({"t": pa.timestamp("us")}))

@@ -97,7 +97,10 @@ def _text(column: pa.ChunkedArray, at: int) -> str:
     try:
         text = column.slice(at, 1).cast(pa.string())[0].as_py()
     except pa.ArrowNotImplementedError:
-        text = str(column[at])
+        try:
+            text = str(column[at])
+        except (ValueError, OverflowError):  # of a time that Python does not have
+            text = f"a value in row {at + 1:,}"
     return str(text)[:_SHOWN]
 
 

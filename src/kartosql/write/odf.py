@@ -189,7 +189,7 @@ class _Layout:
         fields = [pa.field(own[0], pa.int64(), False), pa.field(own[1], pa.int32(), False)]
         fields.append(pa.field(own[2], _UTC_MS, False))
         fields.append(pa.field(event_time or own[3], self._event_type(given), event_time is not None))
-        self.schema = pa.schema([*fields, *(pa.field(f.name, f.type) for f in data)])
+        self.schema = pa.schema([*fields, *(pa.field(f.name, _in_parquet(f.type)) for f in data)])
         self.names = [f.name for f in data]
 
     def _event_type(self, given: pa.Schema) -> pa.DataType:
@@ -217,8 +217,14 @@ class _Layout:
             event = found.cast(options=pc.CastOptions(self.schema.field(3).type, allow_time_truncate=True))
         offsets = pa.array(range(start, start + count), pa.int64())
         operations = pa.repeat(pa.scalar(0, pa.int32()), count)
-        columns = [offsets, operations, time, event, *(given.column(n) for n in self.names)]
+        data = (given.column(name).cast(self.schema.field(name).type) for name in self.names)
+        columns = [offsets, operations, time, event, *data]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _in_parquet(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which rows are written: Arrow up to version 24 writes seconds beyond all times as others."""
+    return pa.timestamp("ms", type_.tz) if pa.types.is_timestamp(type_) and type_.unit == "s" else type_
 
 
 def _write_rows(file: IO[bytes], layout: _Layout, rows: pa.RecordBatchReader, primary_key: Sequence[str]) -> int:

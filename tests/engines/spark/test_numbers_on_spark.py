@@ -284,7 +284,7 @@ def test_huge_sums_and_products_are_refused_where_duckdb_has_them(both):
     ],
 )
 @pytest.mark.parametrize("type_", [pa.float64(), pa.float32()])
-def test_zeros_that_are_equal_keep_their_signs_in_other_conditions(tmp_path, sql, type_):
+def test_zeros_that_are_equal_keep_their_signs_in_other_conditions(spark, tmp_path, sql, type_):
     tables = {"z": pa.table({"h": pa.array([0.0, -0.0, 2.0], type_)})}
     tables["t"] = pa.table({"g": pa.array([0.0, 0.0, -0.0, -0.0, -0.0, 2.0], type_)})
     with Both(str(tmp_path), tables) as both:

@@ -22,6 +22,7 @@ from kartosql.text.types import type_names
 _FIELD_ID = b"PARQUET:field_id"
 _EPOCH = dt.date(1970, 1, 1)
 _GEOMETRY = pa.opaque(pa.binary(), "GEOMETRY", "Parquet")
+_TIME_OF_ZONE = pa.opaque(pa.time64("us"), "TIME WITH TIME ZONE", "Parquet")
 _PRIMITIVES: dict[type, pa.DataType] = {
     **{iceberg.BooleanType: pa.bool_(), iceberg.IntegerType: pa.int32(), iceberg.LongType: pa.int64()},
     **{iceberg.FloatType: pa.float32(), iceberg.DoubleType: pa.float64(), iceberg.DateType: pa.date32()},
@@ -140,6 +141,7 @@ def _holds(given: pa.DataType, wanted: pa.DataType) -> bool:
     if t.is_decimal(given) and t.is_decimal(wanted):
         return bool(given.scale == wanted.scale and given.precision <= wanted.precision)
     promoted = [(pa.int32(), pa.int64()), (pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us"))]
+    promoted.append((_TIME_OF_ZONE, pa.time64("us")))  # of no zone but UTC, as Arrow up to version 24 noted every time
     return given.equals(wanted) or t.is_null(given) or (given, wanted) in promoted
 
 
