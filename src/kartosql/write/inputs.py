@@ -334,7 +334,7 @@ class _Part:
             assert self.stream is not None
             yield from self.stream()
             return
-        count = max(1, -(-self.table.nbytes // PIECE_BYTES))
+        count = max(1, -(-_bytes(self.table) // PIECE_BYTES))
         size = max(1, -(-self.table.num_rows // count))
         for start in range(0, self.table.num_rows, size):
             yield self.table.slice(start, size)
@@ -556,14 +556,21 @@ def gathered(pieces: Iterable[Any], limit: int) -> Iterator[list[Any]]:
     found: list[list[Any]] = [[]]
     size = 0
     for piece in pieces:
-        if size and size + piece.nbytes > limit:
+        if size and size + _bytes(piece) > limit:
             yield found.pop()
             found, size = [[]], 0
         found[0].append(piece)
-        size += piece.nbytes
+        size += _bytes(piece)
         del piece
     if found[0]:
         yield found.pop()
+
+
+def _bytes(rows: Any) -> int:
+    try:
+        return int(rows.nbytes)
+    except pa.ArrowTypeError:  # of views, for Arrow up to version 23; slices of a table then count as all of it
+        return int(rows.get_total_buffer_size())
 
 
 def guarded(items: Iterator[Any], name: str) -> Iterator[Any]:
