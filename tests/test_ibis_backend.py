@@ -119,6 +119,7 @@ def test_ibis_finds_the_backend_by_its_entry_point_and_opens_stores_by_url(con, 
     monkeypatch.delattr(ibis, "kartosql")
 
 
+@pytest.mark.process
 def test_strangers_may_ask_by_it_too(con, tmp_path):
     with kartosql.connect(tmp_path, untrusted=True) as untrusted:
         t = Backend.from_connection(untrusted).table("t")  # type: ignore[arg-type]

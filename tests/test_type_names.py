@@ -123,7 +123,6 @@ CALLS: dict[str, Any] = {
     "not storable": lambda con: con.create_dataset("o", pa.table({"x": pa.array([1], pa.duration("s"))})),
     "value that changes": lambda con: con.create_dataset("o", pa.table({"x": pa.array([1], pa.timestamp("ns"))})),
     "union": lambda con: con.create_dataset("o", pa.table({"x": _union()})),
-    "dictionary of lists": lambda con: con.create_dataset("o", pa.table({"x": _dictionary()})),
     "parts that differ": lambda con: con.create_dataset("o", iter([{"x": 1}, {"x": "a"}])),
     "datasets that differ": lambda con: con.build_cube(
         kartosql.Cube("k", ["x"], ["p"]),
@@ -139,10 +138,6 @@ CALLS: dict[str, Any] = {
 
 def _union() -> pa.Array:
     return pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
-
-
-def _dictionary() -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array([[1]]))
 
 
 @pytest.mark.parametrize("name", CALLS)
