@@ -217,8 +217,9 @@ class _Layout:
             event = found.cast(options=pc.CastOptions(self.schema.field(3).type, allow_time_truncate=True))
         offsets = pa.array(range(start, start + count), pa.int64())
         operations = pa.repeat(pa.scalar(0, pa.int32()), count)
-        data = (given.column(name).cast(self.schema.field(name).type) for name in self.names)
-        columns = [offsets, operations, time, event, *data]
+        data = ((given.column(name), self.schema.field(name).type) for name in self.names)
+        own = (column if column.type.equals(type_) else column.cast(type_) for column, type_ in data)
+        columns = [offsets, operations, time, event, *own]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
