@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+import kartosql
 from kartosql.errors import LimitError, UsageError
 from kartosql.write.inputs import PIECE_BYTES, converted, open_rows
 
@@ -299,3 +300,10 @@ def test_times_within_rows_that_no_python_has_are_refused():
     far = pa.StructArray.from_arrays([pa.array([0, 1 << 62], pa.timestamp("s"))], ["t"])
     with pytest.raises(ValueError, match="a value in row 2"):
         converted(pa.chunked_array([far]), pa.struct({"t": pa.timestamp("us")}))
+
+
+def test_dictionaries_of_lists_are_stored_as_lists(tmp_path):
+    dictionary = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), pa.array([[1], [2, 3]]))
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("o", pa.table({"x": dictionary}))
+        assert con.sql("FROM o").rows() == [([1],), ([2, 3],), ([1],)]

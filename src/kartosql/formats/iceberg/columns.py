@@ -140,8 +140,12 @@ def _holds(given: pa.DataType, wanted: pa.DataType) -> bool:
         return _holds(given.key_type, wanted.key_type) and _holds(given.item_type, wanted.item_type)
     if t.is_decimal(given) and t.is_decimal(wanted):
         return bool(given.scale == wanted.scale and given.precision <= wanted.precision)
-    promoted = [(pa.int32(), pa.int64()), (pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us"))]
-    promoted.append((_TIME_OF_ZONE, pa.time64("us")))  # of no zone but UTC, as Arrow up to version 24 noted every time
+    promoted = [
+        (pa.int32(), pa.int64()),
+        (pa.float32(), pa.float64()),
+        (pa.date32(), pa.timestamp("us")),
+        (_TIME_OF_ZONE, pa.time64("us")),  # of no zone but UTC, as Arrow up to version 24 noted every time
+    ]
     return given.equals(wanted) or t.is_null(given) or (given, wanted) in promoted
 
 
