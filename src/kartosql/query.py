@@ -18,6 +18,7 @@ from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, checked, table_names
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, UnknownNameError
+from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import SETTLED_NS
 from kartosql.plan.bind import BoundQuery, Parameters, PlanCache, bind_unplanned
 from kartosql.plan.operators import Operator, TableFiles
@@ -572,10 +573,29 @@ class SelectQuery(Query):
             except KartosqlError as e:
                 following = attempt.fallback(e, chose_spark=execution.chose_spark)
                 if following is None:
-                    raise
+                    raise self._told(e) from None
                 if following.bound is not attempt.bound:
                     self._context.plans.correct(following.bound)
                 self._attempt = attempt = following
+
+    def _told(self, error: KartosqlError) -> KartosqlError:
+        """Return an error; where a file of an earlier version is missing, one about the version.
+
+        It was there when the statement was planned, so a cleanup has removed it: versions that are not kept go.
+        """
+        if not isinstance(error, FormatError) or error.code != "missing-file":
+            return error
+        for occurrence in self._attempt.bound.occurrences:
+            past = occurrence.as_of
+            for table in () if past is None else (part.table for part in occurrence.source.parts):
+                names = (key.rpartition("/")[2] for key in table.files)
+                if isinstance(table, DatasetTable) and any(f"{name}'" in error.message for name in names):
+                    from kartosql.formats.kartothek.versions import gone
+
+                    version = past[1] if isinstance(past, tuple) else occurrence.moment or 0
+                    why = f"it is not kept any more. {error.message[:-1]}"
+                    return gone(table.uuid.rpartition("/")[2], version, why)
+        return error
 
     def reader(self) -> pa.RecordBatchReader:
         """Run the query and return its stream of record batches."""
@@ -604,6 +624,8 @@ class SelectQuery(Query):
                     break
                 rows += batch.num_rows
                 yield batch
+        except FormatError as e:
+            raise self._told(e) from None
         finally:
             work.end()
             self._account = execution.end(rows)

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
@@ -157,7 +158,12 @@ def _run(actor: str, number: int, shared: Shared) -> None:
     try:
         ACTORS[actor][0](shared, number)
     except BaseException as e:  # noqa: BLE001
-        shared.failures.put(f"{actor} {number}: {type(e).__name__}: {e}")
+        own = [
+            f"{frame.name}:{frame.lineno}"
+            for frame in traceback.extract_tb(e.__traceback__)
+            if frame.filename == __file__
+        ]
+        shared.failures.put(f"{actor} {number}, {' '.join(own)}: {type(e).__name__}: {e}")
         shared.end.set()
 
 

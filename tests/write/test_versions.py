@@ -483,6 +483,30 @@ def test_versions_are_read_and_explained_on_spark_as_on_duckdb(con, spark):
     assert code_of(lambda: con.sql(at("d", 99), engine="spark").rows()) == "no-such-version"
 
 
+def now_and_then(con, version):
+    """Return the files of a dataset as it is, and as it was."""
+    found = history(con.store)
+    return [{*found.at(v).tables["table"].files} for v in (found.last, version)]
+
+
+@pytest.mark.parametrize("text", ["FROM d AT (VERSION => 2)", "FROM a.d AT (VERSION => 2)", "FROM changes('d', 2)"])
+def test_a_version_that_a_cleanup_takes_from_a_statement_is_gone(con, text):
+    con.attach(con.store.url, "a", type="kartothek")
+    query = con.sql(text)
+    now, then = now_and_then(con, 2)
+    con.store.delete(sorted(then - now))
+    for statement in (query, con.sql(text)):
+        with pytest.raises(KartosqlError, match=r"'d': there is no version 2: .*'d/table/p=0/\w+.parquet'") as caught:
+            statement.rows()
+        assert caught.value.code == "version-gone"
+
+
+def test_a_file_that_is_missing_now_is_no_version_that_is_gone(con):
+    now, then = now_and_then(con, 2)
+    con.store.delete(sorted(now - then))
+    assert code_of(con.sql("FROM d, d AT (VERSION => 2) b").rows) == "missing-file"
+
+
 def test_show_history_tells_what_each_commit_did(con):
     found = con.sql("SHOW HISTORY FROM d").arrow().to_pylist()
     assert [(f["operation"], f["rows"], f["files_added"], f["files_removed"]) for f in found] == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -286,7 +285,7 @@ class ScanReport(Report):
             "by_position": self._by_position(scan),
             "kept_because": scan.kept_because,
             "not_used": [{"condition": text, "reason": reason} for text, reason in scan.unused],
-            "at": _moment(scan),
+            "at": scan.occurrence.moment,
         }
 
     def lines(self, scan: OccurrenceScan) -> Iterator[ReportLine]:
@@ -448,17 +447,9 @@ def _step(step: Step) -> StepDict:
     return found
 
 
-def _moment(scan: OccurrenceScan) -> str | int | None:
-    """Return the version or the time at which a table is read, None for as of now and for changes between two."""
-    as_of = scan.occurrence.as_of
-    if isinstance(as_of, dt.timedelta):
-        return f"now() - {-as_of}"
-    return None if isinstance(as_of, tuple) else as_of
-
-
 def _title(scan: OccurrenceScan) -> str:
     """Return the name of a table, with the version or the time at which it is read."""
-    name, at = scan.occurrence.source.name, _moment(scan)
+    name, at = scan.occurrence.source.name, scan.occurrence.moment
     if at is None:
         return name
     return f"{name} AT ({'VERSION' if isinstance(at, int) else 'TIMESTAMP'} => {at!r})"

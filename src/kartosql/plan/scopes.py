@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -42,6 +43,13 @@ class Occurrence:
     needed: set[str] | None = None
     # Set when the walk reached the table through constructs it understands.
     understood: bool = False
+
+    @property
+    def moment(self) -> str | int | None:
+        """The version or the time at which the table is read, None for as of now and for changes between two."""
+        if isinstance(self.as_of, dt.timedelta):
+            return f"now() - {-self.as_of}"
+        return None if isinstance(self.as_of, tuple) else self.as_of
 
     @property
     def columns(self) -> frozenset[str] | None:
