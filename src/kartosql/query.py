@@ -585,14 +585,15 @@ class SelectQuery(Query):
         """
         if not isinstance(error, FormatError) or error.code != "missing-file":
             return error
-        for occurrence in self._attempt.bound.occurrences:
-            past = occurrence.as_of
-            for table in () if past is None else (part.table for part in occurrence.source.parts):
-                names = (key.rpartition("/")[2] for key in table.files)
+        for at in self._attempt.bound.occurrences:
+            past = [part.table for part in at.source.parts if at.as_of is not None]
+            for table in past:
+                keys = [*table.files, *(index.key for index in table.indices.values() if index.key is not None)]
+                names = (key.rpartition("/")[2] for key in keys)
                 if isinstance(table, DatasetTable) and any(f"{name}'" in error.message for name in names):
                     from kartosql.formats.kartothek.versions import gone
 
-                    version = past[1] if isinstance(past, tuple) else occurrence.moment or 0
+                    version = at.as_of[1] if isinstance(at.as_of, tuple) else at.moment or 0
                     why = f"it is not kept any more. {error.message[:-1]}"
                     return gone(table.uuid.rpartition("/")[2], version, why)
         return error

@@ -7,6 +7,7 @@ import math
 import random
 from array import array
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import builders
+import kartosql
 from kartosql.engines.duckdb import lookups as module
 from kartosql.engines.duckdb import sorted_index
 from kartosql.engines.duckdb.evaluator import Planner
@@ -146,6 +148,18 @@ def test_the_first_lookups_of_a_new_index_file_read_the_row_groups_that_may_have
     monkeypatch.setattr(sorted_index, "FIRST_LOOKS", 0)
     assert one.find("v = 'é0001'" if texts else "v = 1").files == one.matching("v = 'é0001'" if texts else "v = 1")
     assert one.planner.structures._of(one.table).indices
+
+
+def test_small_index_files_that_come_and_go_leave_nothing_beside_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KARTOSQL_CACHE", str(tmp_path / "cache"))
+    with kartosql.connect(str(tmp_path / "store"), read_only=False) as con:
+        con.create_dataset("d", pa.table({"x": [-1]}), index_columns=["x"])
+        for n in range(3):
+            con.append_to_dataset("d", pa.table({"x": [n]}))
+            assert con.sql("SELECT x FROM d WHERE x = ?", [n]).rows() == [(n,)]
+    assert not list((tmp_path / "cache").glob(f"{sorted_index.WANTED}*"))
 
 
 def _scattered(each: int = 400) -> list[list[int]]:

@@ -501,6 +501,16 @@ def test_a_version_that_a_cleanup_takes_from_a_statement_is_gone(con, text):
         assert caught.value.code == "version-gone"
 
 
+def test_a_version_of_which_a_cleanup_takes_an_index_from_a_statement_is_gone(con):
+    found = history(con.store)
+    then = found.at(2)
+    key = then.tables["table"].indices["x"].key
+    assert key not in [index.key for index in found.at(found.last).tables["table"].indices.values()]
+    con.sql("SELECT * FROM d AT (VERSION => 2)").rows()  # which knows the version from here on
+    con.store.delete([key])
+    assert code_of(lambda: con.sql("SELECT * FROM d AT (VERSION => 2) WHERE x = 4").rows()) == "version-gone"
+
+
 def test_a_file_that_is_missing_now_is_no_version_that_is_gone(con):
     now, then = now_and_then(con, 2)
     con.store.delete(sorted(now - then))

@@ -84,6 +84,8 @@ class Ordered:
         """
         if not self.may_come or self._looked >= FIRST_LOOKS or "pyarrow.parquet" not in sys.modules:
             return None
+        if self._stamp is None or self._stamp.size < LARGE_BYTES:
+            return None
         self._is_new = self._is_new or not self.was_wanted()
         if not self._is_new:
             return None
@@ -93,8 +95,7 @@ class Ordered:
 
         column, type_ = self._index.column, self._index.type
         try:
-            path = Path(self._path)
-            data = path.read_bytes() if path.stat().st_size >= LARGE_BYTES else b""
+            data = Path(self._path).read_bytes()
             lowest = lows(data, column, type_)
             if lowest is None:
                 return None
