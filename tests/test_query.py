@@ -508,18 +508,35 @@ def test_a_query_is_answered_by_the_first_attempt_that_does_not_fail(connection,
         assert query.progress is None
 
 
-def test_a_column_that_was_lost_is_looked_for_without_the_optimizers_that_lose_some(connection, failures, monkeypatch):
+@pytest.fixture
+def switched_off(monkeypatch):
+    """The optimizers that were switched off, for each statement."""
     chosen, choose = [], DuckStatement._choose_optimizers
 
     def watched(self: DuckStatement, text: str, ordered: bool) -> None:
         choose(self, text, ordered)
-        chosen.append(self.instance.setting("disabled_optimizers"))
+        chosen.append({*self.instance.setting("disabled_optimizers").strip("'").split(",")} - {""})
 
     monkeypatch.setattr(DuckStatement, "_choose_optimizers", watched)
+    return chosen
+
+
+def test_a_column_that_was_lost_is_looked_for_without_the_optimizers_that_lose_some(connection, failures, switched_off):
     failures.append(LOST)
     assert connection.sql("SELECT s FROM d JOIN d AS e USING (x, s) WHERE x = 1").rows() == [("a",)]
     # Statement 135 over store 1039 of lakes.statements is one where the order of joins alone was not enough.
-    assert [names.strip("'") for names in chosen] == ["join_order,projection_pullup"]
+    assert switched_off == [{"join_order", "projection_pullup"}]
+
+
+@pytest.mark.parametrize(("tables", "is_cube", "off"), [(6, True, True), (5, True, False), (6, False, False)])
+def test_no_projection_is_pulled_out_of_joins_of_many_tables_and_a_cube(tmp_path, switched_off, tables, is_cube, off):
+    with kartosql.connect(str(tmp_path)) as con:
+        con.create_dataset("d", pa.table({"i": [1, 2], "v": [1, 2]}))
+        seed, more = pa.table({"i": [1, 2], "p": [0, 0]}), pa.table({"i": [1], "p": [0], "v": [1]})
+        con.build_cube(kartosql.Cube("c", "i", "p"), {"seed": seed, "more": more})
+        others = "".join(f" JOIN d AS d{n} USING (i)" for n in range(tables - 1))
+        assert con.sql(f"SELECT i, t.v FROM {'c' if is_cube else 'd'} t{others} WHERE t.v = 1").rows() == [(1, 1)]
+    assert ["projection_pullup" in names for names in switched_off] == [off]
 
 
 def test_the_error_of_the_last_attempt_is_told(connection, failures):
