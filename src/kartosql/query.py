@@ -586,11 +586,10 @@ class SelectQuery(Query):
         if not isinstance(error, FormatError) or error.code != "missing-file":
             return error
         for at in self._attempt.bound.occurrences:
-            past = [part.table for part in at.source.parts if at.as_of is not None]
-            for table in past:
+            tables = [part.table for part in at.source.parts if at.as_of is not None]
+            for table in (t for t in tables if isinstance(t, DatasetTable)):
                 keys = [*table.files, *(index.key for index in table.indices.values() if index.key is not None)]
-                names = (key.rpartition("/")[2] for key in keys)
-                if isinstance(table, DatasetTable) and any(f"{name}'" in error.message for name in names):
+                if any(f"{key.rpartition('/')[2]}'" in error.message for key in keys):
                     from kartosql.formats.kartothek.versions import gone
 
                     version = at.as_of[1] if isinstance(at.as_of, tuple) else at.moment or 0

@@ -162,4 +162,3 @@ select cntrycode, count(*) as numcust, sum(c_acctbal) as totacctbal from (
 group by cntrycode order by cntrycode
 """
 QUERIES = tuple(query.strip() for query in _TEXT.split("\n;\n"))
-TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
