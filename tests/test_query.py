@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
-from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement
+from kartosql.engines.duckdb.statement import LOST_CHILD, LOST_COLUMN, DuckStatement
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError, UsageError
 from kartosql.plan.bind import bind
 from kartosql.query import NOT_SPARK, Attempt
@@ -432,6 +432,7 @@ def test_a_select_that_only_the_engine_can_parse_takes_parameters(connection):
 OVERLOOKED = SqlError("There is no column 's'.", code="unknown-column")
 NO_TABLE = SqlError("There is no table 'd'.", code="unknown-table")
 LOST = ExecutionError(f'{LOST_COLUMN} "s"')
+CHILD = ExecutionError(LOST_CHILD)
 
 
 @pytest.fixture
@@ -463,6 +464,12 @@ def test_a_column_that_the_order_of_joins_lost_is_found_in_the_order_of_the_text
     assert second.fallback(LOST, chose_spark=False) is None
 
 
+def test_what_is_lost_where_joins_of_cubes_are_kept_apart_is_found_among_all_joins_and_once_only(attempt):
+    second = attempt.fallback(CHILD, chose_spark=False)
+    assert second == replace(attempt, keeps_cubes_apart=False)
+    assert second.fallback(CHILD, chose_spark=False) is None
+
+
 @pytest.mark.parametrize(
     "code", ["interrupted", "timeout", "out-of-memory", "byte-budget", "corrupt-file", "invalid-value"]
 )
@@ -473,14 +480,15 @@ def test_other_failures_are_final(attempt, code):
 
 def test_in_whatever_order_attempts_fail_each_gives_up_one_assumption_more(attempt):
     refused = KartosqlError("Spark has no such thing.", code="not-portable")
-    for errors in itertools.permutations([OVERLOOKED, refused, LOST]):
+    for errors in itertools.permutations([OVERLOOKED, refused, LOST, CHILD]):
         last = attempt
         for error in errors:
             last = last.fallback(error, chose_spark=last.not_spark is None)
         assert [o.columns for o in last.bound.occurrences] == [None, None]
         assert (last.not_spark, last.reorders_joins) == ("Spark has no such thing.", False)
+        assert not last.keeps_cubes_apart
         # DuckDB runs it now, so there is nothing left.
-        assert [last.fallback(e, chose_spark=False) for e in (OVERLOOKED, refused, LOST)] == [None] * 3
+        assert [last.fallback(e, chose_spark=False) for e in (OVERLOOKED, refused, LOST, CHILD)] == [None] * 4
 
 
 @pytest.fixture
@@ -489,10 +497,10 @@ def failures(monkeypatch) -> list[KartosqlError]:
     coming: list[KartosqlError] = []
     stream = DuckStatement.stream
 
-    def failing(self: DuckStatement, query: Any, *, ordered: bool = True) -> Any:
+    def failing(self: DuckStatement, query: Any, **options: bool) -> Any:
         if coming:
             raise coming.pop(0)
-        return stream(self, query, ordered=ordered)
+        return stream(self, query, **options)
 
     monkeypatch.setattr(DuckStatement, "stream", failing)
     return coming
@@ -513,8 +521,8 @@ def switched_off(monkeypatch):
     """The optimizers that were switched off, for each statement."""
     chosen, choose = [], DuckStatement._choose_optimizers
 
-    def watched(self: DuckStatement, text: str, ordered: bool) -> None:
-        choose(self, text, ordered)
+    def watched(self: DuckStatement, text: str, *options: bool) -> None:
+        choose(self, text, *options)
         chosen.append({*self.instance.setting("disabled_optimizers").strip("'").split(",")} - {""})
 
     monkeypatch.setattr(DuckStatement, "_choose_optimizers", watched)
@@ -556,13 +564,13 @@ def test_streams_of_one_query_that_begin_at_the_same_time_end_each_for_itself(co
     query, both, found = connection.sql("SELECT x FROM d ORDER BY x"), threading.Barrier(2), []
     stream, statements, closed = DuckStatement.stream, [], []
 
-    def together(self: DuckStatement, bound: Any, *, ordered: bool = True) -> Any:
+    def together(self: DuckStatement, bound: Any, *, ordered: bool = True, apart: bool = True) -> Any:
         statements.append(self)
         if ordered or not fails:
             both.wait(60)
         if ordered and fails:
             raise LOST
-        return stream(self, bound, ordered=ordered)
+        return stream(self, bound, ordered=ordered, apart=apart)
 
     for name in ("rest", "close"):
         end = getattr(DuckStatement, name)

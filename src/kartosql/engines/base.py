@@ -42,11 +42,12 @@ class EngineStatement(Protocol):
         """Make the tables of the statement out of the files of a scan."""
 
     def stream(
-        self, query: BoundQuery, *, ordered: bool = True
+        self, query: BoundQuery, *, ordered: bool = True, apart: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns.
 
-        Unless ``ordered``, joins stay in the order of the text.
+        Unless ``ordered``, joins stay in the order of the text, and unless ``apart``, those of a cube's datasets may
+        move among others, however many these are.
         """
 
     def fraction(self) -> float | None:
