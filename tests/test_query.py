@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
-from kartosql.engines.duckdb.statement import LOST_CHILD, LOST_COLUMN, DuckStatement
+from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError, UsageError
 from kartosql.plan.bind import bind
 from kartosql.query import NOT_SPARK, Attempt
@@ -432,7 +432,6 @@ def test_a_select_that_only_the_engine_can_parse_takes_parameters(connection):
 OVERLOOKED = SqlError("There is no column 's'.", code="unknown-column")
 NO_TABLE = SqlError("There is no table 'd'.", code="unknown-table")
 LOST = ExecutionError(f'{LOST_COLUMN} "s"')
-CHILD = ExecutionError(LOST_CHILD)
 
 
 @pytest.fixture
@@ -464,12 +463,6 @@ def test_a_column_that_the_order_of_joins_lost_is_found_in_the_order_of_the_text
     assert second.fallback(LOST, chose_spark=False) is None
 
 
-def test_what_is_lost_where_joins_of_cubes_are_kept_apart_is_found_among_all_joins_and_once_only(attempt):
-    second = attempt.fallback(CHILD, chose_spark=False)
-    assert second == replace(attempt, keeps_cubes_apart=False)
-    assert second.fallback(CHILD, chose_spark=False) is None
-
-
 @pytest.mark.parametrize(
     "code", ["interrupted", "timeout", "out-of-memory", "byte-budget", "corrupt-file", "invalid-value"]
 )
@@ -480,15 +473,14 @@ def test_other_failures_are_final(attempt, code):
 
 def test_in_whatever_order_attempts_fail_each_gives_up_one_assumption_more(attempt):
     refused = KartosqlError("Spark has no such thing.", code="not-portable")
-    for errors in itertools.permutations([OVERLOOKED, refused, LOST, CHILD]):
+    for errors in itertools.permutations([OVERLOOKED, refused, LOST]):
         last = attempt
         for error in errors:
             last = last.fallback(error, chose_spark=last.not_spark is None)
         assert [o.columns for o in last.bound.occurrences] == [None, None]
         assert (last.not_spark, last.reorders_joins) == ("Spark has no such thing.", False)
-        assert not last.keeps_cubes_apart
         # DuckDB runs it now, so there is nothing left.
-        assert [last.fallback(e, chose_spark=False) for e in (OVERLOOKED, refused, LOST, CHILD)] == [None] * 4
+        assert [last.fallback(e, chose_spark=False) for e in (OVERLOOKED, refused, LOST)] == [None] * 3
 
 
 @pytest.fixture
@@ -497,10 +489,10 @@ def failures(monkeypatch) -> list[KartosqlError]:
     coming: list[KartosqlError] = []
     stream = DuckStatement.stream
 
-    def failing(self: DuckStatement, query: Any, **options: bool) -> Any:
+    def failing(self: DuckStatement, query: Any, *, ordered: bool = True) -> Any:
         if coming:
             raise coming.pop(0)
-        return stream(self, query, **options)
+        return stream(self, query, ordered=ordered)
 
     monkeypatch.setattr(DuckStatement, "stream", failing)
     return coming
@@ -516,35 +508,18 @@ def test_a_query_is_answered_by_the_first_attempt_that_does_not_fail(connection,
         assert query.progress is None
 
 
-@pytest.fixture
-def switched_off(monkeypatch):
-    """The optimizers that were switched off, for each statement."""
+def test_a_column_that_was_lost_is_looked_for_without_the_optimizers_that_lose_some(connection, failures, monkeypatch):
     chosen, choose = [], DuckStatement._choose_optimizers
 
-    def watched(self: DuckStatement, text: str, *options: bool) -> None:
-        choose(self, text, *options)
-        chosen.append({*self.instance.setting("disabled_optimizers").strip("'").split(",")} - {""})
+    def watched(self: DuckStatement, text: str, ordered: bool) -> None:
+        choose(self, text, ordered)
+        chosen.append(self.instance.setting("disabled_optimizers"))
 
     monkeypatch.setattr(DuckStatement, "_choose_optimizers", watched)
-    return chosen
-
-
-def test_a_column_that_was_lost_is_looked_for_without_the_optimizers_that_lose_some(connection, failures, switched_off):
     failures.append(LOST)
     assert connection.sql("SELECT s FROM d JOIN d AS e USING (x, s) WHERE x = 1").rows() == [("a",)]
     # Statement 135 over store 1039 of lakes.statements is one where the order of joins alone was not enough.
-    assert switched_off == [{"join_order", "projection_pullup"}]
-
-
-@pytest.mark.parametrize(("tables", "is_cube", "off"), [(6, True, True), (5, True, False), (6, False, False)])
-def test_no_projection_is_pulled_out_of_joins_of_many_tables_and_a_cube(tmp_path, switched_off, tables, is_cube, off):
-    with kartosql.connect(str(tmp_path)) as con:
-        con.create_dataset("d", pa.table({"i": [1, 2], "v": [1, 2]}))
-        seed, more = pa.table({"i": [1, 2], "p": [0, 0]}), pa.table({"i": [1], "p": [0], "v": [1]})
-        con.build_cube(kartosql.Cube("c", "i", "p"), {"seed": seed, "more": more})
-        others = "".join(f" JOIN d AS d{n} USING (i)" for n in range(tables - 1))
-        assert con.sql(f"SELECT i, t.v FROM {'c' if is_cube else 'd'} t{others} WHERE t.v = 1").rows() == [(1, 1)]
-    assert ["projection_pullup" in names for names in switched_off] == [off]
+    assert [names.strip("'") for names in chosen] == ["join_order,projection_pullup"]
 
 
 def test_the_error_of_the_last_attempt_is_told(connection, failures):
@@ -564,13 +539,13 @@ def test_streams_of_one_query_that_begin_at_the_same_time_end_each_for_itself(co
     query, both, found = connection.sql("SELECT x FROM d ORDER BY x"), threading.Barrier(2), []
     stream, statements, closed = DuckStatement.stream, [], []
 
-    def together(self: DuckStatement, bound: Any, *, ordered: bool = True, apart: bool = True) -> Any:
+    def together(self: DuckStatement, bound: Any, *, ordered: bool = True) -> Any:
         statements.append(self)
         if ordered or not fails:
             both.wait(60)
         if ordered and fails:
             raise LOST
-        return stream(self, bound, ordered=ordered, apart=apart)
+        return stream(self, bound, ordered=ordered)
 
     for name in ("rest", "close"):
         end = getattr(DuckStatement, name)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from kartosql.engines.base import EngineStatement, Measured
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.runtime import Runtime
-from kartosql.engines.duckdb.statement import LOST_CHILD, LOST_COLUMN, DuckStatement, FileAccess, checked, table_names
+from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, checked, table_names
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.formats.kartothek.dataset import DatasetTable
@@ -79,7 +79,6 @@ class Attempt:
 
     bound: BoundQuery
     reorders_joins: bool = True  # whether the engine may choose the order of joins
-    keeps_cubes_apart: bool = True  # whether it orders many joins without those of the datasets of cubes
     not_spark: str | None = None  # why Spark cannot run the query, though it was chosen
 
     def fallback(self, error: KartosqlError, *, chose_spark: bool) -> Attempt | None:
@@ -94,8 +93,6 @@ class Attempt:
             return replace(self, bound=self.bound.with_all_columns())
         if chose_spark and error.code in NOT_SPARK:
             return replace(self, not_spark=error.message)
-        if self.keeps_cubes_apart and LOST_CHILD in error.message:
-            return replace(self, keeps_cubes_apart=False)
         if self.reorders_joins and LOST_COLUMN in error.message:
             return replace(self, reorders_joins=False)
         return None
@@ -300,8 +297,7 @@ class Execution:
             statement.prepare(run, report.scan)
             stamps = self._proof(statement, run, report)
             self._prepared = time.perf_counter()
-            ordered, apart = self.attempt.reorders_joins, self.attempt.keeps_cubes_apart
-            schema, batches, types = statement.stream(run, ordered=ordered, apart=apart)
+            schema, batches, types = statement.stream(run, ordered=self.attempt.reorders_joins)
             if report.engine != "duckdb":
                 # All rows come at once, and whether the engine has them is known before any is passed on.
                 batches = chain(list(islice(batches, 1)), batches)

@@ -42,12 +42,11 @@ class EngineStatement(Protocol):
         """Make the tables of the statement out of the files of a scan."""
 
     def stream(
-        self, query: BoundQuery, *, ordered: bool = True, apart: bool = True
+        self, query: BoundQuery, *, ordered: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns.
 
-        Unless ``ordered``, joins stay in the order of the text, and unless ``apart``, those of a cube's datasets may
-        move among others, however many these are.
+        Unless ``ordered``, joins stay in the order of the text.
         """
 
     def fraction(self) -> float | None:

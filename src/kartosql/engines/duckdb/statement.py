@@ -391,11 +391,6 @@ _EXTREMES = re.compile(r"\b(?:min|max|summarize)\b", re.IGNORECASE)
 # Where DuckDB orders many joins, or pulls projections out of them, it may lose a column that one of them needs, and
 # says so with these words.
 LOST_COLUMN = "Failed to bind column reference"
-# Where it pulls them out of many joins with what joins datasets of cubes, it may order these by cross products: a query
-# of TPC-DS then took minutes in the place of a second. Of fewer tables this makes joins up to twice as fast.
-MANY_TABLES = 6
-# Where it does not, it may lose another thing, and says so with these words.
-LOST_CHILD = "Projection map references a missing child column"
 FOLDING = "expression_rewriter"  # the optimizer that computes constants
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
@@ -566,16 +561,13 @@ class DuckStatement(EngineSession):
             self.relations.drop_former()
             self._prepared = scan.occurrences
 
-    def _choose_optimizers(self, text: str, ordered: bool, apart: bool) -> None:
-        """Switch off those optimizers that would make this statement's answer wrong or late, or that lost a column."""
+    def _choose_optimizers(self, text: str, ordered: bool) -> None:
+        """Switch off those optimizers that would make this statement's answer wrong, or that lost a column."""
         names = {name for pattern, name in _WRONG if pattern.search(text)}
         if self.relations.by_position:
             names.add(LATE)
         if self.relations.has_floats and _EXTREMES.search(text):
             names.add("statistics_propagation")
-        prepared = self._prepared or ()
-        if apart and len(prepared) >= MANY_TABLES and any(len(scan.parts) > 1 for scan in prepared):
-            names.add("projection_pullup")
         if not ordered:
             names.update(("join_order", "projection_pullup"))
         self.instance.change("disabled_optimizers", f"'{','.join(sorted(names))}'")
@@ -584,11 +576,11 @@ class DuckStatement(EngineSession):
     # -- the run ---------------------------------------------------------------------------------
 
     def stream(
-        self, query: BoundQuery, *, ordered: bool = True, apart: bool = True
+        self, query: BoundQuery, *, ordered: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Run the prepared statement; returns schema, batches and DuckDB types of the output."""
         with self.errors(query.select.text, query.edits):
-            self._choose_optimizers(query.text, ordered, apart)
+            self._choose_optimizers(query.text, ordered)
             self._reader, types = self._submitted(query) or self._bound_first(query)
             schema = pa.schema([f.with_name(query.restore(f.name)) for f in self._reader.schema])
             return schema, self._batches(self._reader, schema, query), types

@@ -219,10 +219,10 @@ class SparkStatement:
             return list((self._over_connect() if over_connect else self._in_classic(text)).column(0).to_pylist())
 
     def stream(
-        self, query: BoundQuery, *, ordered: bool = True, apart: bool = True
+        self, query: BoundQuery, *, ordered: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Run the prepared statement as a job; returns schema, batches and DuckDB types of the output."""
-        # ``ordered`` and ``apart`` are for DuckDB's statements; Spark always chooses the order of joins.
+        # ``ordered`` is for DuckDB's statements; Spark always chooses the order of joins.
         assert self._translation is not None
         assert self._schema is not None
         types = [t.sql() for t in self._translation.types]
