@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parent
 SLOW = TESTS / "slow.txt"
 LIMIT = 0.7  # seconds that all cases of a test may take together without being slow
 # Names in code that stand for starting a process.
-_STARTING = {"subprocess", "multiprocessing", "pexpect", "fork", "posix_spawn", "ProcessPoolExecutor"}
+_STARTING = {"subprocess", "multiprocessing", "Spawn", "fork", "posix_spawn", "ProcessPoolExecutor"}
 _TAKES_SPARK = re.compile(r"(def test_\w+\([^)]*\b|usefixtures\(\")spark(_connect)?\b")  # the fixtures
 _OF_ORIGINALS = ("test_beside_originals.py", "test_readback.py")
 _STARTED = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from terminals import Spawn
 
 from kartosql.cli.options import FORMATS, SHELLS, command_parser
 from kartosql.cli.repl import registry
@@ -143,15 +144,13 @@ def test_fish_completes(tmp_path):
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 def test_zsh_completes(tmp_path):
-    import pexpect
-
     folder = tmp_path / "bin"
     folder.mkdir()
     command = folder / "kartosql"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kartosql "$@"\n')
     command.chmod(0o700)
     env = {**os.environ, "HOME": str(tmp_path), "PATH": f"{folder}:{os.environ['PATH']}", "TERM": "dumb"}
-    process = pexpect.spawn("zsh", ["-f", "-i"], env=env, encoding="utf-8", timeout=300)
+    process = Spawn("zsh", ["-f", "-i"], env=env, encoding="utf-8", timeout=300)
     try:
         # Written in two parts, so that it is not found where the terminal shows what was typed.
         process.sendline("autoload -U compinit; compinit -u; source =(kartosql --completion zsh); PS1='rea''dy> '")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pexpect
 import pyte
+from terminals import Spawn
 
 SUMMARY = r"rows? in \d+\.\d{3} s"  # below a result, however long it took
 
@@ -28,7 +29,7 @@ class Terminal:
         self.raw = b""
         env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "PAGER", "COLORFGBG")}
         env |= {"TERM": "xterm-256color", "LESS": "", "KARTOSQL_PAGER": "cat", **environment}
-        self.process = pexpect.spawn(
+        self.process = Spawn(
             sys.executable,
             ["-m", "kartosql", *arguments],
             dimensions=(lines, columns),
