@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from kartosql.engines.base import EngineStatement, Measured
+from kartosql.engines.base import EngineStatement, JoinOrder, Measured
 from kartosql.engines.duckdb.evaluator import Planner
+from kartosql.engines.duckdb.optimizers import LOST
 from kartosql.engines.duckdb.runtime import Runtime
-from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, checked, table_names
+from kartosql.engines.duckdb.statement import DuckStatement, FileAccess, checked, table_names
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.formats.kartothek.dataset import DatasetTable
@@ -78,7 +79,7 @@ class Attempt:
     """What one attempt to answer a query assumes: its names as they are bound, the order of joins, the engine."""
 
     bound: BoundQuery
-    reorders_joins: bool = True  # whether the engine may choose the order of joins
+    joins: JoinOrder = JoinOrder.COMPARED
     not_spark: str | None = None  # why Spark cannot run the query, though it was chosen
 
     def fallback(self, error: KartosqlError, *, chose_spark: bool) -> Attempt | None:
@@ -93,8 +94,8 @@ class Attempt:
             return replace(self, bound=self.bound.with_all_columns())
         if chose_spark and error.code in NOT_SPARK:
             return replace(self, not_spark=error.message)
-        if self.reorders_joins and LOST_COLUMN in error.message:
-            return replace(self, reorders_joins=False)
+        if (joins := self.joins.following) and any(words in error.message for words in LOST):
+            return replace(self, joins=joins)
         return None
 
 
@@ -297,7 +298,7 @@ class Execution:
             statement.prepare(run, report.scan)
             stamps = self._proof(statement, run, report)
             self._prepared = time.perf_counter()
-            schema, batches, types = statement.stream(run, ordered=self.attempt.reorders_joins)
+            schema, batches, types = statement.stream(run, joins=self.attempt.joins)
             if report.engine != "duckdb":
                 # All rows come at once, and whether the engine has them is known before any is passed on.
                 batches = chain(list(islice(batches, 1)), batches)

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from terminals import Spawn
 
 from kartosql.cli.options import FORMATS, SHELLS, command_parser
 from kartosql.cli.repl import registry
 from kartosql.cli.resources import completion
 from kartosql.cli.spec import lines
 from kartosql.settings import SETTINGS
+from terminals import Spawn
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from kartosql.cli import output
+from kartosql.engines.base import JoinOrder
 from kartosql.engines.duckdb import replay
 from kartosql.engines.duckdb.sorted_index import Ordered
 from kartosql.engines.duckdb.statement import DuckStatement
@@ -79,7 +80,7 @@ def _plan(session: Session, query: SelectQuery, statement: DuckStatement, text: 
         bound.select.text != text
         or bound.parameters
         or bound.has_dynamic_columns
-        or not execution.attempt.reorders_joins
+        or execution.attempt.joins is JoinOrder.OF_TEXT
         or scan.edits
         or may_tell_time(text)
         or any(type_.partition("(")[0] not in replay.TEXTS for type_ in types)

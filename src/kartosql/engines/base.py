@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -29,6 +30,19 @@ class Measured(Protocol):
         """Return the operators of the run, as far as it is told; ``sources`` are the tables by the names of files."""
 
 
+class JoinOrder(Enum):
+    """Who says in which order an engine joins: first what is fastest, last what never fails."""
+
+    COMPARED = 1  # the engine, of whose plans the one with fewer cross products is taken
+    OF_ENGINE = 2
+    OF_TEXT = 3
+
+    @property
+    def following(self) -> JoinOrder | None:
+        """The order to try where this one failed, None if it is the last."""
+        return None if self is JoinOrder.OF_TEXT else JoinOrder(self.value + 1)
+
+
 class EngineStatement(Protocol):
     """One statement on an engine: described or prepared, run once, and closed or put to rest."""
 
@@ -42,12 +56,9 @@ class EngineStatement(Protocol):
         """Make the tables of the statement out of the files of a scan."""
 
     def stream(
-        self, query: BoundQuery, *, ordered: bool = True
+        self, query: BoundQuery, *, joins: JoinOrder = JoinOrder.COMPARED
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
-        """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns.
-
-        Unless ``ordered``, joins stay in the order of the text.
-        """
+        """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns."""
 
     def fraction(self) -> float | None:
         """Return how much of the run is done, or on Spark of its stages, from any thread; None if nobody knows."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pexpect
 import pyte
+
 from terminals import Spawn
 
 SUMMARY = r"rows? in \d+\.\d{3} s"  # below a result, however long it took

@@ -15,9 +15,10 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.lookups import HELD, IndexTables, Lookup, PlannerTables
+from kartosql.engines.duckdb.optimizers import LATE
 from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.shared_cells import DuckCells
-from kartosql.engines.duckdb.statement import LATE, EngineSession, FileAccess
+from kartosql.engines.duckdb.statement import EngineSession, FileAccess
 from kartosql.engines.duckdb.types import TIMESTAMPS, sql_of, sql_type
 from kartosql.errors import FormatError, Span, StoreError
 from kartosql.indexes.index import Candidates, Files, ValueCondition

@@ -17,7 +17,8 @@ import duckdb
 import pyarrow as pa
 
 from kartosql import stopping
-from kartosql.engines.base import corrupt_file
+from kartosql.engines.base import JoinOrder, corrupt_file
+from kartosql.engines.duckdb import optimizers
 from kartosql.engines.duckdb.errors import readable_errors, translate
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.lockdown import PIVOTED
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from kartosql.tables.table import FileTable
 
 
-# DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
-# looking partition values up by it fails ("Attempted to access index ... within vector of size").
-LATE = "late_materialization"
 SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow table
 of_process: weakref.WeakSet[Any] = weakref.WeakSet()  # instances, and what holds connections to them
 PROTOCOL = "kartosql"
@@ -377,21 +375,6 @@ class Passed:
 
 checked: dict[str, Passed] = {}
 _CALLED = re.compile(r'"function_name":"([^"]*)"')  # in a parsed statement, in the texts of which quotes are escaped
-# Optimizers that make answers of DuckDB 2.0 wrong, by what is in the text then.
-_WRONG = (
-    # Of a comparison with all values of a subquery that has a single row, it takes that for the number of rows of the
-    # result, and leaves a LIMIT of more out: SELECT i FROM z WHERE i < ANY (SELECT max(q) FROM c) LIMIT 5
-    (re.compile(r"\b(?:any|some)\b|[<>=~]\s*all\b", re.IGNORECASE), "statistics_propagation"),
-    # What a join needs goes below the DISTINCT ON of its other side, which then picks from fewer rows.
-    (re.compile(r"\bdistinct\b.*\bon\b", re.IGNORECASE | re.DOTALL), "join_filter_pushdown"),
-)
-# It also takes extremes of a whole file from the bounds in its footer. Those of floating-point columns are no values:
-# NaN is in no footer, so the reader is told to take it for the upper one, and writers widen zeros to -0.0 and 0.0.
-_EXTREMES = re.compile(r"\b(?:min|max|summarize)\b", re.IGNORECASE)
-# Where DuckDB orders many joins, or pulls projections out of them, it may lose a column that one of them needs, and
-# says so with these words.
-LOST_COLUMN = "Failed to bind column reference"
-FOLDING = "expression_rewriter"  # the optimizer that computes constants
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
@@ -531,7 +514,8 @@ class DuckStatement(EngineSession):
         """Return the Arrow schema of a query's output over the relations that are there; nothing is computed."""
         self._lock(())
         # It computes constants, such as those of range(10**9), before it sees that no row is asked for.
-        self.instance.change("disabled_optimizers", f"'{FOLDING}'")
+        self._switch_off([optimizers.FOLDING])
+        self._admit(query)
         relation = _exact(self._query(query))
         with stopping.running(self.interrupt):
             schema = relation.limit(0).to_arrow_table().schema
@@ -561,26 +545,35 @@ class DuckStatement(EngineSession):
             self.relations.drop_former()
             self._prepared = scan.occurrences
 
-    def _choose_optimizers(self, text: str, ordered: bool) -> None:
-        """Switch off those optimizers that would make this statement's answer wrong, or that lost a column."""
-        names = {name for pattern, name in _WRONG if pattern.search(text)}
-        if self.relations.by_position:
-            names.add(LATE)
-        if self.relations.has_floats and _EXTREMES.search(text):
-            names.add("statistics_propagation")
-        if not ordered:
-            names.update(("join_order", "projection_pullup"))
-        self.instance.change("disabled_optimizers", f"'{','.join(sorted(names))}'")
+    def _choose_optimizers(self, query: BoundQuery, joins: JoinOrder) -> None:
+        """Switch off those optimizers that would make this statement's answer wrong or late, or that lost a column."""
+        names = optimizers.unwanted(query.text, self.relations, joins)
+        if joins is JoinOrder.COMPARED and optimizers.may_cross(query.text, self._prepared or (), self.files):
+            without = names | {optimizers.PULLUP}
+            if (crosses := self._cross_products(query, names)) and self._cross_products(query, without) < crosses:
+                names = without
+        self._switch_off(names)
         self.instance.change("pivot_filter_threshold", PIVOTED)  # plans for Spark raise
+
+    def _switch_off(self, names: Iterable[str]) -> None:
+        self.instance.change("disabled_optimizers", f"'{','.join(sorted(names))}'")
+
+    def _cross_products(self, query: BoundQuery, names: Iterable[str]) -> int:
+        """Return how many cross products the plan of an admitted query has without some optimizers."""
+        self._switch_off(names)
+        explain = "EXPLAIN (FORMAT json) "
+        with self.errors(query.select.text, [*query.edits, ((0, 0), explain)]):
+            return optimizers.cross_products(self.rows(f"{explain}{query.text}", query.parameters)[0][1])
 
     # -- the run ---------------------------------------------------------------------------------
 
     def stream(
-        self, query: BoundQuery, *, ordered: bool = True
+        self, query: BoundQuery, *, joins: JoinOrder = JoinOrder.COMPARED
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Run the prepared statement; returns schema, batches and DuckDB types of the output."""
         with self.errors(query.select.text, query.edits):
-            self._choose_optimizers(query.text, ordered)
+            self._admit(query)
+            self._choose_optimizers(query, joins)
             self._reader, types = self._submitted(query) or self._bound_first(query)
             schema = pa.schema([f.with_name(query.restore(f.name)) for f in self._reader.schema])
             return schema, self._batches(self._reader, schema, query), types
@@ -641,15 +634,19 @@ class DuckStatement(EngineSession):
             # Only what was read to its end has certainly stopped.
             self._unharmed = True
 
-    def _query(self, query: BoundQuery) -> Any:
-        text, parameters = query.text, query.parameters
-        shape = query.shape or text
+    def _admit(self, query: BoundQuery) -> None:
+        """Check a query, unless one of the same shape passed."""
+        shape = query.shape or query.text
         if shape not in checked:
             passed = Passed(self._check(query))
-            if len(text) <= MAX_CHECKED_TEXT:
+            if len(query.text) <= MAX_CHECKED_TEXT:
                 checked[shape] = passed
                 while len(checked) > MAX_CHECKED:
                     checked.pop(next(iter(checked)), None)
+
+    def _query(self, query: BoundQuery) -> Any:
+        """Return the relation of an admitted query."""
+        text, parameters = query.text, query.parameters
         try:
             with stopping.running(self.interrupt):
                 return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)

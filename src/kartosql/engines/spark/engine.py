@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql import stopping
-from kartosql.engines.base import Measured
+from kartosql.engines.base import JoinOrder, Measured
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
 from kartosql.engines.spark.connect import configured, queried, register_view
@@ -219,10 +219,10 @@ class SparkStatement:
             return list((self._over_connect() if over_connect else self._in_classic(text)).column(0).to_pylist())
 
     def stream(
-        self, query: BoundQuery, *, ordered: bool = True
+        self, query: BoundQuery, *, joins: JoinOrder = JoinOrder.COMPARED
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Run the prepared statement as a job; returns schema, batches and DuckDB types of the output."""
-        # ``ordered`` is for DuckDB's statements; Spark always chooses the order of joins.
+        # ``joins`` is for DuckDB's statements; Spark always chooses the order of joins.
         assert self._translation is not None
         assert self._schema is not None
         types = [t.sql() for t in self._translation.types]
