@@ -51,6 +51,14 @@ def store(folder: Path, rows: int, parts: int) -> dict[str, pa.Table]:
     return made
 
 
+def answer(tables: dict[str, pa.Table], sql: str) -> list[tuple[int, ...]]:
+    """What DuckDB answers over the tables themselves."""
+    with duckdb.connect() as plain:
+        for name, table in tables.items():
+            plain.register(name, table)
+        return plain.sql(sql).fetchall()
+
+
 @pytest.fixture
 def switched_off(monkeypatch) -> list[set[str]]:
     """The optimizers that were switched off: for each plan that was looked at, and for each run."""
@@ -65,11 +73,7 @@ def switched_off(monkeypatch) -> list[set[str]]:
 
 
 def test_of_joins_of_many_cubes_the_plan_with_fewer_cross_products_is_run(tmp_path, switched_off):
-    made = store(tmp_path, 40_000, parts=2)
-    with duckdb.connect() as plain:
-        for name, table in made.items():
-            plain.register(name, table)
-        expected = plain.sql(JOINED).fetchall()
+    expected = answer(store(tmp_path, 40_000, parts=2), JOINED)
     assert expected[0][0] > 10
     with kartosql.connect(str(tmp_path)) as con:
         assert con.sql(JOINED).rows() == expected
@@ -78,7 +82,7 @@ def test_of_joins_of_many_cubes_the_plan_with_fewer_cross_products_is_run(tmp_pa
 
 
 def test_where_no_plan_is_made_without_it_projections_are_pulled_out(tmp_path, switched_off, monkeypatch):
-    store(tmp_path, 40_000, parts=2)
+    made = store(tmp_path, 40_000, parts=2)
     crosses = DuckStatement._cross_products
 
     def failing(self: DuckStatement, query: object, names: set[str]) -> int:
@@ -89,10 +93,7 @@ def test_where_no_plan_is_made_without_it_projections_are_pulled_out(tmp_path, s
     monkeypatch.setattr(DuckStatement, "_cross_products", failing)
     with kartosql.connect(str(tmp_path), timeout=120) as con:
         few = JOINED.replace("d1.d_e = 3", "d1.d_e = 3 AND d1.d_n = 1")
-        with duckdb.connect() as plain:
-            for name, table in tables(40_000).items():
-                plain.register(name, table)
-            assert con.sql(few).rows() == plain.sql(few).fetchall()
+        assert con.sql(few).rows() == answer(made, few)
     assert "projection_pullup" not in switched_off[-1]
 
 
